@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring as _quoted
@@ -198,6 +199,32 @@ class ConfigFileSave(SaveJob):
     @override
     def abandon(self) -> None:
         self._on_abandon()
+
+
+class ConfigTable(SavedTable):
+    """A table whose every save writes its whole file. One owner; only a save job's `write` runs in another thread.
+
+    Args:
+        path: of the file; not read yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file = ConfigFile(path)
+        self._unsaved = False
+
+    @abstractmethod
+    def _snapshot(self) -> Callable[[], dict[str, Any] | bytes]:
+        """Return a function that makes the members of the file as of now, or its text, in any thread."""
+
+    @override
+    def begin_save(self) -> ConfigFileSave | None:
+        if not self._unsaved:
+            return None
+        self._unsaved = False
+        return ConfigFileSave(self.file, self._snapshot(), self._save_failed)
+
+    def _save_failed(self) -> None:
+        self._unsaved = True
 
 
 class EntryTexts:

@@ -8,12 +8,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, SavedTable
+from reput_broker.tables.config_file import ConfigTable
 
 _TABLE = "configTable"
 
 
-class KVConfigManager(SavedTable):
+class KVConfigManager(ConfigTable):
     """The settings. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -21,9 +21,8 @@ class KVConfigManager(SavedTable):
     """
 
     def __init__(self, path: Path) -> None:
-        self.file = ConfigFile(path)
+        super().__init__(path)
         self._table: dict[str, dict[str, str]] = {}
-        self._unsaved = False
 
     def load(self) -> None:
         """Read the file. Blocks.
@@ -56,15 +55,6 @@ class KVConfigManager(SavedTable):
             self._unsaved = True
 
     @override
-    def begin_save(self) -> ConfigFileSave | None:
-        if not self._unsaved:
-            return None
-        self._unsaved = False
-        return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
-
     def _snapshot(self) -> Callable[[], dict[str, Any]]:
         table = {namespace: dict(entries) for namespace, entries in self._table.items()}
         return lambda: {_TABLE: table}
-
-    def _changed_again(self) -> None:
-        self._unsaved = True

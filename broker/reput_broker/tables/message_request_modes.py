@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
 from reput_broker.remoting.request import Refusal
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, SavedTable
+from reput_broker.tables.config_file import ConfigTable
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.pop import MessageRequestMode
 from reput_protocol.errors import BodyMalformed, ErrorCode
@@ -18,7 +19,7 @@ _MODES_MAX = 20_000
 """Neither group nor topic need exist, so that their limits do not bound the table."""
 
 
-class MessageRequestModes(SavedTable):
+class MessageRequestModes(ConfigTable):
     """The modes by topic and group. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -26,9 +27,8 @@ class MessageRequestModes(SavedTable):
     """
 
     def __init__(self, path: Path) -> None:
-        self.file = ConfigFile(path)
+        super().__init__(path)
         self._table: dict[tuple[str, str], MessageRequestMode] = {}
-        self._unsaved = False
         self.changes = 0
         """How often the table has changed since it was read."""
 
@@ -80,16 +80,10 @@ class MessageRequestModes(SavedTable):
         return {_TABLE: topics}
 
     @override
-    def begin_save(self) -> ConfigFileSave | None:
-        if not self._unsaved:
-            return None
-        self._unsaved = False
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
         members = self.members()
-        return ConfigFileSave(self.file, lambda: members, self._changed_again)
+        return lambda: members
 
     def _changed(self) -> None:
         self.changes += 1
-        self._unsaved = True
-
-    def _changed_again(self) -> None:
         self._unsaved = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,7 +12,7 @@ from msgspec import Struct
 from typing_extensions import override
 
 from reput_broker.remoting.request import Refusal
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, SavedTable
+from reput_broker.tables.config_file import ConfigTable
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.schedule import ScheduleDefinition
 from reput_protocol.errors import BodyMalformed, ErrorCode
@@ -51,7 +51,7 @@ class Schedule(Struct, frozen=True):
         return {**definition, **dict(figures), "isPaused": self.is_paused}
 
 
-class Schedules(SavedTable):
+class Schedules(ConfigTable):
     """The schedules by name. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -59,12 +59,11 @@ class Schedules(SavedTable):
     """
 
     def __init__(self, path: Path) -> None:
-        self.file = ConfigFile(path)
+        super().__init__(path)
         self._table: dict[str, Schedule] = {}
         self._unread: dict[str, Any] = {}
         """Entries that are not valid, which stay in the file."""
         self._bytes = 0
-        self._unsaved = False
         self.changes = 0
         """How often the table has changed since it was read."""
 
@@ -139,16 +138,10 @@ class Schedules(SavedTable):
         return {_TABLE: {**self._unread, **table}}
 
     @override
-    def begin_save(self) -> ConfigFileSave | None:
-        if not self._unsaved:
-            return None
-        self._unsaved = False
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
         members = self.members()
-        return ConfigFileSave(self.file, lambda: members, self._changed_again)
+        return lambda: members
 
     def _changed(self) -> None:
         self.changes += 1
-        self._unsaved = True
-
-    def _changed_again(self) -> None:
         self._unsaved = True

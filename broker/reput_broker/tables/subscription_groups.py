@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.remoting.request import Refusal
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion, EntryTexts, SavedTable
+from reput_broker.tables.config_file import ConfigTable, DataVersion, EntryTexts
 from reput_protocol.codes import Perm
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.group import SubscriptionGroupConfig
@@ -31,7 +31,7 @@ _NONE: Mapping[str, Any] = {}
 _KNOWN_MEMBERS = frozenset(SubscriptionGroupConfig.__struct_encode_fields__)
 
 
-class SubscriptionGroupManager(SavedTable):
+class SubscriptionGroupManager(ConfigTable):
     """The table of groups. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -42,7 +42,7 @@ class SubscriptionGroupManager(SavedTable):
     def __init__(
         self, path: Path, *, clock_ms: Callable[[], int], options: GroupsConfig | None = None
     ) -> None:
-        self.file = ConfigFile(path)
+        super().__init__(path)
         self._options = GroupsConfig() if options is None else options
         self._clock_ms = clock_ms
         self._groups: dict[str, SubscriptionGroupConfig] = {}
@@ -52,7 +52,6 @@ class SubscriptionGroupManager(SavedTable):
         self._unknown_members: dict[str, Any] = {}
         self._adopted: frozenset[str] | None = None
         self._version = DataVersion()
-        self._unsaved = False
         self._texts = EntryTexts(_TABLE)
         self.has_file = False
         """Whether `load` found a file: a directory of an older Reput, or without its tables, has none."""
@@ -218,16 +217,8 @@ class SubscriptionGroupManager(SavedTable):
     # Saving
 
     @override
-    def begin_save(self) -> ConfigFileSave | None:
-        if not self._unsaved:
-            return None
-        self._unsaved = False
-        return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
-
     def _snapshot(self) -> Callable[[], bytes]:
-        """Return a function that makes the file's text as of now, in any thread: settings are replaced, never
-        changed.
-        """
+        # Settings are replaced, never changed.
         groups: dict[str, Any] = {**self._unreadable, **self._groups}
         unknown_of, forbidden, version = dict(self._unknown_of), self.forbidden(), self._version
 
@@ -245,9 +236,6 @@ class SubscriptionGroupManager(SavedTable):
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock_ms())
-        self._unsaved = True
-
-    def _changed_again(self) -> None:
         self._unsaved = True
 
 
