@@ -119,7 +119,7 @@ class DelayBench:
             sources=SimpleNamespace(),
         )
         self.parts = DelayFeature(core, self.delays)
-        self.processor = self.parts.processor
+        self.processor = self.parts.processors[0]
 
     def clock_ms(self) -> int:
         """The wall clock."""

@@ -21,7 +21,7 @@ from reput_broker.delay.timer_feed import TimerFeed
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.pending_puts import PendingRequest
-from reput_broker.remoting.request import Handler, Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import encode
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
@@ -261,17 +261,7 @@ class DelayFeature:
         waiting = WaitingMessages(state, store, reader, clock_ms)
         canceller = Canceller(state, counts, store, puts.own, waiting, clock_ms=clock_ms)
         core.sources.delays = DelaySources(state.stats, self.due_s, state.timers_behind)
-        self.processor = DelayProcessor(
-            core,
-            state,
-            waiting,
-            canceller,
-            core.sources.delays,
-        )
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return self.processor.handlers()
+        self.processors = (DelayProcessor(core, state, waiting, canceller, core.sources.delays),)
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""

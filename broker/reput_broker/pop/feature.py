@@ -25,7 +25,6 @@ from reput_broker.pop.revive_log import ReviveLog
 from reput_broker.pop.revive_service import PopReviveService
 from reput_broker.pop.state import InFlightMessages, PopState
 from reput_broker.remoting.client import RemotingClient
-from reput_broker.remoting.request import Handler
 from reput_broker.tables.table_saver import TableSaver
 from reput_broker.tenure.core import Core
 from reput_protocol.errors import ReputError
@@ -87,17 +86,13 @@ class PopFeature:
             core.tables.mode_saver,
             core.groups.membership,
         )
-        self._processors = (
+        self.processors = (
             PopProcessor(core, state),
             AckProcessor(core, state),
             PeekProcessor(core, state),
             self._assignment,
         )
         core.sources.pop = PopSources(state.in_flight.by_place, self._revive.take_behind_s)
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {code: handle for one in self._processors for code, handle in one.handlers().items()}
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""

@@ -9,7 +9,6 @@ import random
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.remoting.request import (
     Handled,
-    Handler,
     Processor,
     Put,
     Refusal,
@@ -154,9 +153,7 @@ class RetryFeature:
     def __init__(self, core: Core, delay_redirects: DelayRedirects) -> None:
         self.deduplicated = DeduplicatedReturns(core)
         self.claims = ClaimedOrigins(core)
-        self._send_back = SendBackProcessor(core, delay_redirects, self.deduplicated)
-        self._replay = ReplayProcessor(core)
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {**self._send_back.handlers(), **self._replay.handlers()}
+        self.processors = (
+            SendBackProcessor(core, delay_redirects, self.deduplicated),
+            ReplayProcessor(core),
+        )

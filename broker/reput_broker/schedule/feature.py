@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from reput_broker.observe.counters import ScheduleStats
 from reput_broker.observe.metrics import ScheduleSources
-from reput_broker.remoting.request import Handled, Handler, Processor, Put, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Handled, Processor, Put, Refusal, Request, Response, serves
 from reput_broker.schedule.messages import Content, ScheduledMessages, size_max, unique_id_by_hand
 from reput_broker.schedule.service import ScheduleService
 from reput_broker.schedule.times import InvalidTimes, times_of
@@ -208,12 +208,8 @@ class ScheduleFeature:
     def __init__(self, core: Core) -> None:
         messages, stats = ScheduledMessages(core), ScheduleStats()
         self._service = ScheduleService(core, messages, stats)
-        self._processor = ScheduleProcessor(core, self._service, messages)
+        self.processors = (ScheduleProcessor(core, self._service, messages),)
         core.sources.schedules = ScheduleSources(stats, self._service.states, lambda: self._service.late_s)
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return self._processor.handlers()
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""

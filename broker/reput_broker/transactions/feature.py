@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from reput_broker.delay.delay_redirects import DelayRedirects
-from reput_broker.remoting.request import Handler, Processor, Put, Refusal, Request, Response, Result, serves
+from reput_broker.remoting.request import Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.topic_access import no_topic
 from reput_broker.tenure.core import Core
@@ -241,12 +241,8 @@ class TransactionFeature:
         )
         transactions.on_closed = self._writer.closed
         self._check = TransactionCheckService(core, half_queue)
-        self._processor = TransactionProcessor(core, transactions, delay_redirects)
+        self.processors = (TransactionProcessor(core, transactions, delay_redirects),)
         core.sources.open_transactions = lambda: transactions.open_by_topic
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return self._processor.handlers()
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""
