@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import trio
 
+from reput_broker.put.appender import StoredBefore
 from reput_broker.remoting.request import Handled, Put, Refusal, Request, Result
 from reput_broker.send.deduplication import Deduplication, StoredAt
 from reput_broker.send.message_content import Content
@@ -64,6 +66,7 @@ _LOOKS_AT_ONCE: Final = 4
 _SETTLE_S: Final = 5.0
 Work = Callable[[], PutResult]
 MakePut = Callable[[Work], Put]
+T = TypeVar("T")
 
 
 class SingleSend(NamedTuple):
@@ -76,6 +79,21 @@ class SingleSend(NamedTuple):
     content: Content
     within_ms: int | None
     """How long a stored one is recognised, if longer than the broker's window."""
+
+
+class _Remember(Protocol):
+    def __call__(self, result: PutResult, *, checked: bool) -> None: ...
+
+
+class _Sought(NamedTuple, Generic[T]):
+    """How the messages of one put are looked up and remembered (see `Deduplication`)."""
+
+    find: Callable[[], T]
+    """Finds them in the index; for a worker thread."""
+    unlooked: T
+    """What is known of them if it was not called."""
+    stored_before: Callable[[T], StoredBefore | None]
+    remember: _Remember
 
 
 class DeduplicatedPuts:
@@ -108,28 +126,36 @@ class DeduplicatedPuts:
         unique_ids, sizes = unique_ids_of(request.body, header.topic, header.count)
         if len(unique_ids) != header.count or not unique_ids:
             return make_put(work)  # which refuses the block with the reason
-        if header.dedup is Dedup.CHECK:
-            return self._look_and_append(header, work, make_put, unique_ids, sizes)
-        return make_put(self._once(header, work, unique_ids, sizes, ()))
+        deduplication, topic, within_ms = self._deduplication, header.topic, header.dedup_within
+        sought = _Sought[Sequence[StoredAt | None]](
+            partial(deduplication.find_all, topic, unique_ids, within_ms),
+            (),
+            lambda known: deduplication.stored_before(topic, unique_ids, sizes, known, within_ms),
+            partial(deduplication.remember, topic, header.queue_id, unique_ids, sizes),
+        )
+        return self._append(sought, header.dedup is Dedup.CHECK, work, make_put)
 
-    async def _look_and_append(
-        self,
-        header: PutMessageHeader,
-        work: Work,
-        make_put: MakePut,
-        unique_ids: Sequence[str],
-        sizes: Sequence[int],
-    ) -> Handled:
+    def append_single(self, single: SingleSend, dedup: Dedup, work: Work, make_put: MakePut) -> Result:
+        """As `append`, for one message that is sent alone."""
+        deduplication, (topic, queue_id, unique_id, content, within_ms) = self._deduplication, single
+        sought = _Sought[StoredAt | None](
+            partial(deduplication.find_single, topic, unique_id, within_ms),
+            None,
+            lambda known: deduplication.single_stored_before(topic, unique_id, content, known, within_ms),
+            partial(deduplication.remember_single, topic, queue_id, unique_id, content),
+        )
+        return self._append(sought, dedup is Dedup.CHECK, work, make_put)
+
+    def _append(self, sought: _Sought[T], looks: bool, work: Work, make_put: MakePut) -> Result:
+        if looks:
+            return self._look_and_append(sought, work, make_put)
+        return make_put(partial(_put_once, sought, work, sought.unlooked, checked=False))
+
+    async def _look_and_append(self, sought: _Sought[T], work: Work, make_put: MakePut) -> Handled:
         with self._deduplication.look():
             await self._settle()
-            known = await trio.to_thread.run_sync(
-                self._deduplication.find_all,
-                header.topic,
-                unique_ids,
-                header.dedup_within,
-                limiter=self._limiter,
-            )
-            result = make_put(self._once(header, work, unique_ids, sizes, known))
+            known = await trio.to_thread.run_sync(sought.find, limiter=self._limiter)
+            result = make_put(partial(_put_once, sought, work, known, checked=True))
             return await self._appender.resolve(result)
 
     async def _settle(self) -> None:
@@ -155,63 +181,12 @@ class DeduplicatedPuts:
             " send it again shortly",
         )
 
-    def _once(
-        self,
-        header: PutMessageHeader,
-        work: Work,
-        unique_ids: Sequence[str],
-        sizes: Sequence[int],
-        known: Sequence[StoredAt | None],
-    ) -> Work:
-        def put_once() -> PutResult:
-            before = self._deduplication.stored_before(
-                header.topic, unique_ids, sizes, known, header.dedup_within
-            )
-            if before is not None:
-                return before
-            result = work()
-            if result.status is PutStatus.PUT_OK:
-                checked = header.dedup is Dedup.CHECK
-                self._deduplication.remember(
-                    header.topic, header.queue_id, unique_ids, sizes, result, checked=checked
-                )
-            return result
 
-        return put_once
-
-    # Messages that are sent alone
-
-    def append_single(self, single: SingleSend, dedup: Dedup, work: Work, make_put: MakePut) -> Result:
-        """As `append`, for one message that is sent alone."""
-        if dedup is Dedup.CHECK:
-            return self._look_and_append_single(single, work, make_put)
-        return make_put(self._single_once(single, work, None, checked=False))
-
-    async def _look_and_append_single(self, single: SingleSend, work: Work, make_put: MakePut) -> Handled:
-        with self._deduplication.look():
-            await self._settle()
-            known = await trio.to_thread.run_sync(
-                self._deduplication.find_single,
-                single.topic,
-                single.unique_id,
-                single.within_ms,
-                limiter=self._limiter,
-            )
-            result = make_put(self._single_once(single, work, known, checked=True))
-            return await self._appender.resolve(result)
-
-    def _single_once(self, single: SingleSend, work: Work, known: StoredAt | None, *, checked: bool) -> Work:
-        topic, queue_id, unique_id, content, within_ms = single
-
-        def put_once() -> PutResult:
-            before = self._deduplication.single_stored_before(topic, unique_id, content, known, within_ms)
-            if before is not None:
-                return before
-            result = work()
-            if result.status is PutStatus.PUT_OK:
-                self._deduplication.remember_single(
-                    topic, queue_id, unique_id, content, result, checked=checked
-                )
-            return result
-
-        return put_once
+def _put_once(sought: _Sought[T], work: Work, known: T, *, checked: bool) -> PutResult:
+    before = sought.stored_before(known)
+    if before is not None:
+        return before
+    result = work()
+    if result.status is PutStatus.PUT_OK:
+        sought.remember(result, checked=checked)
+    return result
