@@ -15,7 +15,7 @@ from typing import Self
 from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.pending_puts import PendingRequest, not_reached
-from reput_broker.put.progress import LogProgress
+from reput_broker.put.progress import LogProgress, do_nothing
 from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting.request import Put, Refusal, Response, Result
 from reput_broker.store.base.block import Block
@@ -29,10 +29,6 @@ from reput_protocol.record.put_block import RecordTooLarge
 _OK = PutStatus.PUT_OK
 _STORED = memoryview(b"")
 _size_of = attrgetter("size")
-
-
-def _nothing() -> None:
-    pass
 
 
 class StoredBefore(PutResult):
@@ -196,7 +192,7 @@ class Appender:
     async def passed(self) -> None:
         """Return when every put that came before is in the log, or was refused."""
         with suppress(DiskFull, FileNotMade, Fenced, StoreClosed):  # which the caller's own put meets too
-            await self._lock.call(self._store, 0, _nothing)
+            await self._lock.call(self._store, 0, do_nothing)
 
     async def append_or_refuse(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
         """Run `put`, which stores a record of the broker itself for a request, when the lock is free. The caller

@@ -16,16 +16,18 @@ Commits can be slow, so they run in a worker thread, one at a time.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 import trio
+from typing_extensions import override
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.progress import LogProgress
+from reput_broker.put.progress import LogProgress, Position
 from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
@@ -38,7 +40,81 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class FlushCommitLogService:
+_HINT = "check the disk, then restart the broker; messages are rejected until then"
+
+
+class _Terms(NamedTuple):
+    """When something is written without being wanted."""
+
+    interval: float
+    """How often it is looked at, in seconds."""
+    thorough_interval: float
+    """How often it is written however little there is, in seconds."""
+    least_pages: int
+    """How much there must be otherwise."""
+
+
+class _WriteService(ABC):
+    """Writes the log on demand and by the clock, until that has failed for good.
+
+    Args:
+        position: how far it is written.
+        on_failure: called once with the reason when a write has failed for good.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: StoreConfig,
+        position: Position,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._position = position
+        self._on_failure = on_failure
+        self._wanted = trio.Event()
+        self._thorough_at = -inf
+        position.want = self.want
+
+    @abstractmethod
+    def _terms(self) -> _Terms:
+        """Return the options as they are now."""
+
+    @abstractmethod
+    def _is_able(self, least_pages: int) -> bool:
+        """Return whether so much can be written."""
+
+    @abstractmethod
+    async def _has_work(self) -> None:
+        """Return when there may be something to write; until then the clock is not looked at."""
+
+    def want(self) -> None:
+        """Write soon."""
+        self._wanted.set()
+
+    async def _wanted_or_due(self) -> None:
+        """Return when a put waits, or the clock and the number of pages call for a write."""
+        while not self._wanted.is_set():
+            await self._has_work()
+            with trio.move_on_after(self._terms().interval):
+                await self._wanted.wait()
+                return
+            now, terms = trio.current_time(), self._terms()
+            if now >= self._thorough_at + terms.thorough_interval:
+                self._thorough_at = now
+                least_pages = 0
+            else:
+                least_pages = terms.least_pages
+            if self._is_able(least_pages):
+                return
+
+    def _fail(self, reason: str) -> None:
+        self._position.fail(self._store, reason)
+        self._on_failure(reason)
+
+
+class FlushCommitLogService(_WriteService):
     """Decides when the log is synced.
 
     Args:
@@ -53,30 +129,33 @@ class FlushCommitLogService:
         progress: LogProgress,
         on_failure: Callable[[str], None],
     ) -> None:
-        self._store = store
-        self._config = config
+        super().__init__(store, config, progress.flushed, on_failure)
         self._counters = counters
         self._progress = progress
-        self._flushed = progress.flushed
-        self._on_failure = on_failure
-        self._wanted = trio.Event()
         self._sync_always = config.flush == "sync"
-        self._thorough_at = -inf
-        progress.flushed.want = self.want
 
-    def want(self) -> None:
-        """Sync the log soon, in either mode."""
-        self._wanted.set()
+    @override
+    def _terms(self) -> _Terms:
+        config = self._config
+        return _Terms(config.flush_interval, config.flush_thorough_interval, config.flush_least_pages)
+
+    @override
+    def _is_able(self, least_pages: int) -> bool:
+        return self._store.is_able_to_flush(least_pages)
+
+    @override
+    async def _has_work(self) -> None:
+        pass  # the clock alone decides
 
     def committed(self) -> None:
         """Sync what a commit has written, if that is awaited."""
-        if self._sync_always or self._flushed.is_awaited:
+        if self._sync_always or self._position.is_awaited:
             self._wanted.set()
 
     async def run(self) -> None:
         """Sync on demand; with `flush = "async"` also by the clock."""
         self._thorough_at = trio.current_time()
-        while self._flushed.failure is None:
+        while self._position.failure is None:
             if self._sync_always:
                 await self._wanted.wait()
             else:
@@ -95,7 +174,7 @@ class FlushCommitLogService:
             progress.committed.advance(self._store.committed_offset)
             if offset > before:
                 self._counters.flush_seconds["commitlog"].observe(time.monotonic() - started_at)
-            released = self._flushed.advance(offset)
+            released = self._position.advance(offset)
             if released:
                 self._counters.flush_batch_messages.observe(released)
 
@@ -104,32 +183,8 @@ class FlushCommitLogService:
         except (ReputError, OSError) as error:
             progress.committed.advance(self._store.committed_offset)
             self._counters.flush_errors["commitlog"] += 1
+            log.error("flush_failed", detail=str(error), hint=_HINT)
             self._fail(str(error))
-
-    async def _wanted_or_due(self) -> None:
-        """Return when a put waits, or the clock and the number of pages call for a sync."""
-        config, store = self._config, self._store
-        while not self._wanted.is_set():
-            with trio.move_on_after(config.flush_interval):
-                await self._wanted.wait()
-                return
-            now = trio.current_time()
-            if now >= self._thorough_at + config.flush_thorough_interval:
-                self._thorough_at = now
-                least_pages = 0
-            else:
-                least_pages = config.flush_least_pages
-            if store.is_able_to_flush(least_pages):
-                return
-
-    def _fail(self, reason: str) -> None:
-        log.error(
-            "flush_failed",
-            detail=reason,
-            hint="check the disk, then restart the broker; messages are rejected until then",
-        )
-        self._flushed.fail(self._store, reason)
-        self._on_failure(reason)
 
 
 async def _in_thread(function: Callable[[], T], then: Callable[[T], None]) -> None:
@@ -158,7 +213,7 @@ async def _in_thread(function: Callable[[], T], then: Callable[[T], None]) -> No
 _RETRY_INTERVAL_S = 1.0
 
 
-class CommitRealTimeService:
+class CommitRealTimeService(_WriteService):
     """Decides when buffers are committed.
 
     Args:
@@ -172,29 +227,38 @@ class CommitRealTimeService:
         progress: LogProgress,
         on_failure: Callable[[str], None],
     ) -> None:
-        self._store = store
-        self._config = config
-        self._committed = progress.committed
-        self._on_failure = on_failure
-        self._wanted = trio.Event()
+        super().__init__(store, config, progress.committed, on_failure)
         self._appended = trio.Event()
         self._limiter = trio.CapacityLimiter(1)
-        self._thorough_at = -inf
-        progress.committed.want = self.want
         progress.appended.follow(self._note_append)
 
     def _note_append(self) -> None:
         self._appended.set()
 
+    @override
     def want(self) -> None:
-        """Commit soon."""
         self._appended.set()
-        self._wanted.set()
+        super().want()
+
+    @override
+    def _terms(self) -> _Terms:
+        config = self._config
+        return _Terms(config.commit_interval, config.commit_thorough_interval, config.commit_least_pages)
+
+    @override
+    def _is_able(self, least_pages: int) -> bool:
+        return self._store.is_able_to_commit(least_pages)
+
+    @override
+    async def _has_work(self) -> None:
+        if not self._store.commit_behind_bytes:
+            self._appended = trio.Event()
+            await self._appended.wait()
 
     async def run(self) -> None:
         """Commit on demand and by the clock."""
         self._thorough_at = trio.current_time()
-        while self._committed.failure is None:
+        while self._position.failure is None:
             await self._wanted_or_due()
             self._wanted = trio.Event()
             await self.commit_now()
@@ -209,34 +273,7 @@ class CommitRealTimeService:
             await trio.sleep(_RETRY_INTERVAL_S)
             return
         except (ReputError, OSError) as error:
+            log.error("commit_failed", detail=str(error), hint=_HINT)
             self._fail(str(error))
             return
-        self._committed.advance(committed)
-
-    async def _wanted_or_due(self) -> None:
-        """Return when a put waits, or the clock and the number of pages call for a commit."""
-        config, store = self._config, self._store
-        while not self._wanted.is_set():
-            if not store.commit_behind_bytes:
-                self._appended = trio.Event()
-                await self._appended.wait()
-            with trio.move_on_after(config.commit_interval):
-                await self._wanted.wait()
-                return
-            now = trio.current_time()
-            if now >= self._thorough_at + config.commit_thorough_interval:
-                self._thorough_at = now
-                least_pages = 0
-            else:
-                least_pages = config.commit_least_pages
-            if store.is_able_to_commit(least_pages):
-                return
-
-    def _fail(self, reason: str) -> None:
-        log.error(
-            "commit_failed",
-            detail=reason,
-            hint="check the disk, then restart the broker; messages are rejected until then",
-        )
-        self._committed.fail(self._store, reason)
-        self._on_failure(reason)
+        self._position.advance(committed)

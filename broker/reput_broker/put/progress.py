@@ -25,6 +25,10 @@ from reput_protocol.errors import ErrorCode
 _LOOK_S = 0.25
 
 
+def do_nothing() -> None:
+    """Do nothing, where a call is expected."""
+
+
 class _Waiter(NamedTuple):
     end_offset: int
     deadline: float
@@ -44,7 +48,7 @@ class Position:
         """Everything before it is there."""
         self.failure: str | None = None
         """Why it does not move any more."""
-        self.want: Callable[[], None] = _nothing
+        self.want: Callable[[], None] = do_nothing
         """Called when something waits for it: makes it move soon."""
         self._seconds = seconds
         self._error = error
@@ -324,7 +328,3 @@ class LogProgress:
             self.confirmed.admit_late(store, reason)
             if not (self.flushed.is_awaited or self.replicated.is_awaited or self.confirmed.is_awaited):
                 self._waiting = trio.Event()
-
-
-def _nothing() -> None:
-    """Move by itself."""

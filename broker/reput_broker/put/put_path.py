@@ -11,7 +11,7 @@ from reput_broker.put.appender import Appender
 from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import CommitRealTimeService, FlushCommitLogService
 from reput_broker.put.own_puts import OwnPuts
-from reput_broker.put.progress import LogProgress
+from reput_broker.put.progress import LogProgress, do_nothing
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.put.store_tasks import AllocateService, StoreTasks
@@ -56,7 +56,7 @@ class PutPath:
                 progress.committed.follow(self.reput.catch_up)
             progress.committed.follow(self.flush.committed)
             progress.replicated.want = progress.confirmed.want = self.commit.want
-            self.wrote = _nothing
+            self.wrote = do_nothing
         elif is_sync:
             progress.replicated.want = progress.confirmed.want = self.flush.want
         # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
@@ -68,7 +68,7 @@ class PutPath:
         progress.flushed.follow(dispatch_flushed, after_answers=True)
         progress.confirmed.follow(dispatch_flushed, after_answers=True)
         self.appender = Appender(
-            store, self.lock, fence, progress, counters, self.reput.wake if put_dispatches else _nothing
+            store, self.lock, fence, progress, counters, self.reput.wake if put_dispatches else do_nothing
         )
         self.local_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
         self._ha = config.ha
@@ -103,7 +103,3 @@ class PutPath:
         takes it back, however few members are in sync.
         """
         return Confirmed.CONFIRMED if self._elects and ack is not AckLevel.REPLICATED else ack
-
-
-def _nothing() -> None:
-    """Do nothing."""
