@@ -20,11 +20,11 @@ from reput_client.transport.client import new_client_id
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
+from reput_client.transport.unregistration import unregister
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import HeartbeatData, ProducerData, UnregisterClientHeader
 from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.names import check_client_group
-from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
 
@@ -198,19 +198,12 @@ class Presence(Chore):
     async def leave(self) -> None:
         """Unregister from the brokers over open connections; never raises."""
         header = UnregisterClientHeader(self.client_id, producer_group=self._group)
-        for name, known in list(self._known_by.items()):
-            if known is None or not self.is_known_to(name):
-                continue
-            try:
-                await self._session.ask(
-                    RequestCode.UNREGISTER_CLIENT,
-                    header.to_ext(HeaderType.MSGPACK),
-                    what=f"leaving {self._group}",
-                    address=known[0],
-                    deadline=self._session.deadline(_LEAVE_S),
-                )
-            except ReputError as error:
-                log.warning("producer group %s: not unregistered at %s: %s", self._group, name, error)
+        brokers = (
+            (name, known[0])
+            for name, known in list(self._known_by.items())
+            if known is not None and self.is_known_to(name)
+        )
+        await unregister(self._session, header, brokers, _LEAVE_S)
         self._known_by.clear()
         self._due_at.clear()
 

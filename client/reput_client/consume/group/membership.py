@@ -25,6 +25,7 @@ from reput_client.transport.background import Chore
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
+from reput_client.transport.unregistration import unregister
 from reput_protocol.codes import ConsumeType, RequestCode
 from reput_protocol.commands.group import (
     ConsumerData,
@@ -347,17 +348,8 @@ class Membership(Chore):
     async def leave(self, timeout_s: float) -> None:
         """Unregister from the brokers over open connections; never raises."""
         header = UnregisterClientHeader(self.client_id, consumer_group=self._group)
-        for address in [address for address in self._registrations if self._is_registered(address)]:
-            try:
-                await self._session.ask(
-                    RequestCode.UNREGISTER_CLIENT,
-                    header.to_ext(_MSGPACK),
-                    what=f"leaving {self._group}",
-                    address=address,
-                    deadline=self._session.deadline(timeout_s),
-                )
-            except ReputError as error:
-                log.warning("group %s: not unregistered at %s: %s", self._group, address, error)
+        registered = [address for address in self._registrations if self._is_registered(address)]
+        await unregister(self._session, header, zip(registered, registered, strict=True), timeout_s)
         self._registrations.clear()
         self._sources.clear()
 
