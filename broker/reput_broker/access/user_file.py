@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from reput_broker.access.model import User, Users
+from reput_broker.store.base.file_io import sync_names
 from reput_protocol.errors import ReputError
 from reput_protocol.rights import Rule, rule_of
 
@@ -139,7 +140,7 @@ class UserFile:
                 write_private(fresh, encode_users(users, self._texts))
                 state = _state_of(fresh.stat())
                 fresh.replace(self.path)
-                _sync_directory(self.path.parent)
+                sync_names(self.path.parent)
             except OSError as error:
                 raise UserFileRefused(self.path, f"it cannot be written: {error.strerror}") from error
             self._last = users, state
@@ -192,14 +193,6 @@ def _leave_to_owner(fd: int, path: Path) -> None:
     if os.geteuid() == found.st_uid == 0 and (found.st_nlink == 1 or stat.S_ISDIR(found.st_mode)):
         owner = path.parent.stat()
         os.fchown(fd, owner.st_uid, owner.st_gid)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # -- the text ------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import structlog
 from typing_extensions import override
 
-from reput_broker.store.base.file_io import make_directories, set_aside
+from reput_broker.store.base.file_io import make_directories, set_aside, sync_names
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -125,7 +125,7 @@ class ConfigFile:
 
     def sync_directory(self) -> None:
         """Make the names durable. Blocks."""
-        sync_directory(self.path.parent)
+        sync_names(self.path.parent)
 
     def save(self, data: bytes) -> None:
         """Replace the file's text durably. Blocks. Raises OSError; the old text stays valid."""
@@ -309,15 +309,6 @@ def _indented(value: object, line: str) -> str:
 
 def _key(key: object) -> str:
     return next(iter(json.dumps({key: 0}, ensure_ascii=False)[1:].rpartition(": 0}")))
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _quote_key(match: re.Match[str]) -> str:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from reput_broker.store.base.file_io import set_aside, sync_data
-from reput_broker.tables.config_file import sync_directory
+from reput_broker.store.base.file_io import set_aside, sync_data, sync_names
 from reput_protocol.store.topic_journal import (
     FileIdentity,
     TopicChange,
@@ -108,7 +107,7 @@ class TopicJournal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             sync_data(self._fd)
             if is_new:
-                sync_directory(self.path.parent)
+                sync_names(self.path.parent)
         except OSError as error:
             # A line that is perhaps on disk: the next save writes the file whole.
             self.is_usable = False

@@ -231,10 +231,7 @@ class TopicConfigManager(SavedTable):
         if existing is not None:
             return existing
         config = self.new_on_send(topic, queues)
-        if config is None:
-            return None
-        self.put(config)
-        return self._topics[topic]
+        return None if config is None else self._created(config)
 
     def new_on_send(self, topic: str, queues: int | None = None) -> TopicConfig | None:
         """Return what `create_on_send` would create; raises like it."""
@@ -257,22 +254,16 @@ class TopicConfigManager(SavedTable):
     def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
         """Return a retry or dead-letter topic, created if necessary; see `create_on_send`."""
         assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
-        existing = self._topics.get(topic)
-        if existing is not None:
-            return existing
-        config = _topic(check_topic(topic), queues)
-        self.put(config)
-        return self._topics[topic]
+        return self._topics.get(topic) or self._created(_topic(check_topic(topic), queues))
 
     def create_system(self, topic: str, queues: int) -> TopicConfig:
         """Return a topic of the system, created if necessary; see `create_on_send`."""
         assert is_system_topic(topic), topic
-        existing = self._topics.get(topic)
-        if existing is not None:
-            return existing
-        config = _topic(topic, queues)
+        return self._topics.get(topic) or self._created(_topic(topic, queues))
+
+    def _created(self, config: TopicConfig) -> TopicConfig:
         self.put(config)
-        return self._topics[topic]
+        return self._topics[config.topic_name]
 
     def adopt_queues(self, topic: str, queues: int) -> None:
         """Create a topic for queues that exist without one; see `create_on_send`. Raises InvalidName.

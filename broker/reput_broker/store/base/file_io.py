@@ -6,6 +6,7 @@ import contextlib
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from reput_broker.store.base.errors import DiskFull, FlushFailed
@@ -63,11 +64,24 @@ def sync_directory(path: Path | str) -> None:
     Raises:
         FlushFailed: the sync failed.
     """
+    with _directory(path) as fd:
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise FlushFailed(path, error) from error
+
+
+def sync_names(path: Path) -> None:
+    """As `sync_directory`, for files that are written again after an error. Raises OSError."""
+    with _directory(path) as fd:
+        os.fsync(fd)
+
+
+@contextlib.contextmanager
+def _directory(path: Path | str) -> Iterator[int]:
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
-        os.fsync(fd)
-    except OSError as error:
-        raise FlushFailed(path, error) from error
+        yield fd
     finally:
         os.close(fd)
 
