@@ -15,9 +15,9 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.config.options import option_fields, option_value, rocketmq_name, shown
 from reput_broker.config.value_types import is_duration, is_size
 from reput_protocol.names import TRACE_TOPIC
+from reput_protocol.store.unit import UNIT_BYTES
 
 _ORIGIN: Final = "update of the configuration"
-_QUEUE_UNIT_BYTES: Final = 20
 
 
 class _Form(NamedTuple):
@@ -59,9 +59,7 @@ _SECONDS: Final = _counted("s", 1)
 _HOURS: Final = _counted("h", 3600)
 _BYTES: Final = _counted("B", 1)
 _PERCENT: Final = _Form(lambda value: f"{round(100 * value)}", lambda text: f"{_number(text) / 100:g}")
-_UNITS: Final = _Form(
-    lambda value: str(value * _QUEUE_UNIT_BYTES), lambda text: str(_number(text) // _QUEUE_UNIT_BYTES)
-)
+_UNITS: Final = _Form(lambda value: str(value * UNIT_BYTES), lambda text: str(_number(text) // UNIT_BYTES))
 _FORMS: Final = {
     "deleteWhen": _PLAIN,
     "diskMaxUsedSpaceRatio": _PERCENT,

@@ -17,6 +17,7 @@ from reput_client.errors import DamagedMessage
 from reput_client.message_json import NOT_DECODED, message_members
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag
+from reput_protocol.commands.query import TIME_MAX_MS
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.printable import printable_json
 from reput_protocol.record.compression import compression_method
@@ -31,7 +32,6 @@ _VALUE_CHARS_MAX: Final = 256 * 1024
 _FOUND_MAX: Final = 64
 _EXPORTED_AT_ONCE: Final = 64
 """Messages of one request, whose ids fit into its head; a page that exports more makes several."""
-_TIME_MAX_MS: Final = (1 << 63) - 1
 
 
 def summary_of(message: ReceivedMessage, bodies: Bodies) -> dict[str, Any]:
@@ -218,7 +218,7 @@ async def find_messages(source: Source, query: Query) -> dict[str, Any]:
         query.needed("key"),
         max_messages=query.number("count", 32, 1, _FOUND_MAX),
         begin=query.number("from_ms", 0),
-        end=query.number("to_ms", _TIME_MAX_MS),
+        end=query.number("to_ms", TIME_MAX_MS),
     )
 
     def rows() -> list[dict[str, Any]]:

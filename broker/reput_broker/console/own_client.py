@@ -23,11 +23,11 @@ from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import on_session
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
-from reput_client.transport.routing import MASTER_ID, Route
+from reput_client.transport.routing import Route
 from reput_client.transport.session import Session, raise_refusal, route_ext
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.topic import BrokerData, ClusterInfo, TopicRoute
+from reput_protocol.commands.topic import MASTER_ID, BrokerData, ClusterInfo, TopicRoute
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call, Waiter

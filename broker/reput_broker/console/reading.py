@@ -18,6 +18,7 @@ import trio
 from reput_broker.console.message_filter import MessageFilter, filter_of
 from reput_broker.console.messages import stored_ms_of, summary_of
 from reput_broker.console.source import InvalidQuery, Query, Source
+from reput_protocol.commands.query import TIME_MAX_MS
 from reput_protocol.errors import PermissionDenied
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ _BEHIND_MAX: Final = 1000
 """Messages by which a reader that follows may be behind; it omits older ones."""
 _PLACE_CHARS_MAX: Final = 5000
 """Of 8 KiB that the head of a request may have."""
-_TIME_MAX_MS: Final = (1 << 63) - 1
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
@@ -220,7 +220,7 @@ class _QueueReading:
     @property
     def frontier(self) -> int:
         """The last key: no message with a smaller one follows."""
-        return self.found[-1].key if self.found else -_TIME_MAX_MS
+        return self.found[-1].key if self.found else -TIME_MAX_MS
 
     def add(self, offset: int, key: int, row: dict[str, Any] | None) -> None:
         """Note the next message. A key is never smaller than the one before, also if the clock was set."""
@@ -320,7 +320,7 @@ class _Reading:
         for message in messages:
             row = summary_of(message, bodies) if self._wanted.matches(message, bodies) else None
             stored_ms = stored_ms_of(message)
-            key = -_TIME_MAX_MS if stored_ms is None else self._sign * stored_ms
+            key = -TIME_MAX_MS if stored_ms is None else self._sign * stored_ms
             found.append(_LookedAt(key, message.queue_offset, row))
         return found
 
@@ -329,7 +329,7 @@ class _Reading:
 
         Where more of a queue follows than was read, nothing beyond its last message is shown: it could be in between.
         """
-        until = min((queue.frontier for queue in self._queues if not queue.is_done), default=_TIME_MAX_MS)
+        until = min((queue.frontier for queue in self._queues if not queue.is_done), default=TIME_MAX_MS)
         ranked = [
             (self._rank(queue, each), each.row)
             for queue in self._queues

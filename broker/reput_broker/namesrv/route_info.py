@@ -19,10 +19,10 @@ from reput_broker.namesrv.members import GroupMembers
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.remoting.request import Client
 from reput_broker.tables.config_file import DataVersion
-from reput_broker.tenure.roles import MASTER_ID
 from reput_protocol.codes import Perm
 from reput_protocol.commands.namesrv import RegisterBrokerAnswer, RegisterBrokerHeader, UnregisterBrokerHeader
 from reput_protocol.commands.topic import (
+    MASTER_ID,
     BrokerData,
     ClusterInfo,
     QueueData,

@@ -25,11 +25,11 @@ from reput_protocol.commands.pull import (
 )
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.tags import TagFilter
+from reput_protocol.store.unit import UNIT_BYTES
 from reput_protocol.wire.header import Value
 
 _MESSAGES_MAX = 16_384
 """As many small messages as a mebibyte holds."""
-_UNIT_BYTES = 20
 _COLD_READS_AT_ONCE = 2
 _QUEUES_A_TURN = 64
 
@@ -88,7 +88,7 @@ class FetchProcessor(Processor):
     ) -> GetMessageResult:
         count = min(end - header.start_offset, _MESSAGES_MAX)
         size = min(max(1, header.max_bytes), FETCH_BYTES_MAX, share)
-        limits = TransferLimits(size, count, size, count, count * _UNIT_BYTES)
+        limits = TransferLimits(size, count, size, count, count * UNIT_BYTES)
         place = header.topic, header.queue_id, header.start_offset
         return self._core.store.get_message(*place, count, size, tag_filter, limits=limits)
 

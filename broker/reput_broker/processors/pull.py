@@ -19,9 +19,9 @@ from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.select_entries import FilteredGet
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tenure.core import Core, RoleDuties
-from reput_broker.tenure.roles import MASTER_ID
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
+from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.record.head import store_timestamp_at

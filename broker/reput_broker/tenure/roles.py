@@ -14,9 +14,6 @@ import trio
 
 from reput_broker.config.model import BrokerConfig
 
-MASTER_ID = 0
-"""The id under which a master is announced (RocketMQ: MixAll.MASTER_ID)."""
-
 
 class Role(StrEnum):
     """The role of a broker (RocketMQ: BrokerRole)."""

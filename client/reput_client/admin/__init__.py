@@ -12,7 +12,6 @@ from reput_client.admin.users import UserAdmin
 from reput_client.preview import Preview
 from reput_client.transport.address import parse_address
 from reput_client.transport.options import ClientOptions, takes
-from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
@@ -35,7 +34,7 @@ from reput_protocol.commands.operation import (
     SetIntakeHeader,
 )
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
-from reput_protocol.commands.topic import ClusterInfo, KVTable
+from reput_protocol.commands.topic import MASTER_ID, ClusterInfo, KVTable
 from reput_protocol.errors import ErrorCode, NotFound, ReputError, RequestNotSupported
 from reput_protocol.wire.header import HeaderType
 

@@ -15,7 +15,7 @@ from reput_client.transport.session import route_ext
 from reput_client.transport.standbys import read
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.pull import FETCH_BYTES_MAX
-from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
+from reput_protocol.commands.query import TIME_MAX_MS, QueryMessageHeader, QueryMessageResult
 from reput_protocol.commands.topic import (
     MESSAGE_TYPE_ATTRIBUTE,
     PERMISSION_NAMES,
@@ -38,7 +38,6 @@ from reput_protocol.wire.header import HeaderType
 
 _MSGPACK: Final = HeaderType.MSGPACK
 _QUEUES_MAX: Final = 65_536
-_TIME_MAX_MS: Final = (1 << 63) - 1
 _NOT_FOUND: Final = (ResponseCode.QUERY_NOT_FOUND.value,)
 
 
@@ -376,7 +375,7 @@ class TopicAdmin(AdminRequests):
             key,
             max_messages,
             0 if begin is None else timestamp_ms(begin),
-            _TIME_MAX_MS if end is None else timestamp_ms(end),
+            TIME_MAX_MS if end is None else timestamp_ms(end),
         )
         answers = await self._ask_all(
             await self._brokers(),

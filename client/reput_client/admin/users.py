@@ -11,10 +11,10 @@ from msgspec.json import Decoder
 from reput_client.admin.requests import AdminRequests
 from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.transport.address import Address
-from reput_client.transport.routing import MASTER_ID
 from reput_client.users import UserDescription, UserTable, with_rules
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.commands.users import (
     GROUP_MARK,
     AclHeader,

@@ -33,10 +33,10 @@ from reput_client.consume.read_ahead import AHEAD_BYTES_MAX, ReadAhead
 from reput_client.received import V
 from reput_client.transport.address import Address
 from reput_client.transport.options import ClientOptions, takes
-from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import is_not_master
 from reput_client.transport.standbys import ask_slave, from_slave_or_master
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.errors import BrokerError
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic

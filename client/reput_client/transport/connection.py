@@ -22,10 +22,10 @@ from reput_client.transport.new_socket import CONNECT_WITH_TLS, connect, secure,
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
-from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.runtime import Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.commands.users import NoSigner, signer_of
 from reput_protocol.errors import ErrorCode, ProtocolError, ReputError, TlsFailed
 from reput_protocol.wire.channel import Call, Peer, Waiter

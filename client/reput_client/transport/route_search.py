@@ -14,10 +14,10 @@ from typing import Final
 from reput_client.errors import ConnectFailed, RequestTimeout
 from reput_client.transport.address import Address, BrokerIdentity, parse_addresses
 from reput_client.transport.connection import BrokerConnection
-from reput_client.transport.routing import MASTER_ID, BrokerTable
+from reput_client.transport.routing import BrokerTable
 from reput_client.transport.runtime import Runtime
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.topic import BrokerData
+from reput_protocol.commands.topic import MASTER_ID, BrokerData
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from reput_client.transport.address import Address, parse_address
 from reput_protocol.codes import Perm
-from reput_protocol.commands.topic import BrokerData, TopicRoute
+from reput_protocol.commands.topic import MASTER_ID, BrokerData, TopicRoute
 from reput_protocol.record.message import MessageQueue
 
 ROUTE_REFRESH_S: Final = 30.0
@@ -15,7 +15,6 @@ RETRY_S: Final = 1.0
 _TEMPLATES_MAX: Final = 1000
 """Topics that do not exist yet and whose route is known; a program may ask for any number of names."""
 """When a route is refreshed again if that failed, or if a broker had no master."""
-MASTER_ID: Final = 0
 TEMPLATE_QUEUES_MAX: Final = 4
 
 

@@ -28,11 +28,11 @@ from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.route_search import TRY_S, RouteSearch, have_masters
-from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable
+from reput_client.transport.routing import RETRY_S, BrokerTable, Route, RouteTable
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicList, TopicRoute
+from reput_protocol.commands.topic import MASTER_ID, ClusterInfo, RouteHeader, TopicList, TopicRoute
 from reput_protocol.errors import (
     BrokerError,
     ErrorCode,

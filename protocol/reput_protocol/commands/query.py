@@ -14,6 +14,9 @@ from reput_protocol.commands.request import RequestType, Sender
 from reput_protocol.names import GroupName, TopicName
 from reput_protocol.rights import Right
 
+TIME_MAX_MS: Final = (1 << 63) - 1
+"""A store time later than any message's."""
+
 
 class QueryMessageHeader(CommandHeader):
     """Header of 12: the newest `max_num` messages of a topic with a key, stored between two times (ms).

@@ -63,7 +63,8 @@ class TopicRoute(LargeBody):
     filter_server_table: dict[str, Any] = {}
 
 
-_MASTER_ID: Final = 0
+MASTER_ID: Final = 0
+"""The id under which a master is announced (RocketMQ: MixAll.MASTER_ID)."""
 
 
 class ClusterInfo(LargeBody):
@@ -78,9 +79,9 @@ class ClusterInfo(LargeBody):
     def masters(self) -> dict[str, str]:
         """Every master's `host:port` by the name of its broker."""
         return {
-            name: data.broker_addrs[_MASTER_ID]
+            name: data.broker_addrs[MASTER_ID]
             for name, data in self.broker_addr_table.items()
-            if _MASTER_ID in data.broker_addrs
+            if MASTER_ID in data.broker_addrs
         }
 
     @property

@@ -12,9 +12,9 @@ from typing_extensions import override
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.aio import AnyioRuntime
 from reput_client.transport.options import ClientOptions
-from reput_client.transport.routing import MASTER_ID, Route
+from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
-from reput_protocol.commands.topic import BrokerData
+from reput_protocol.commands.topic import MASTER_ID, BrokerData
 from reput_protocol.record.message import MessageQueue
 from support.tasks import run_by_the_clock
 

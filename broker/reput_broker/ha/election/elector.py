@@ -35,8 +35,9 @@ from reput_broker.ha.election.mastership import (
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.others import OtherMembers
 from reput_broker.put.fence import Fence, boot_time
-from reput_broker.tenure.roles import MASTER_ID, Master, Role, Tenure, TenureSource
+from reput_broker.tenure.roles import Master, Role, Tenure, TenureSource
 from reput_protocol.commands.replica import ReplicaState
+from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

@@ -10,6 +10,7 @@ from reput_broker.store.base.deleted_topics import DeletedTopics
 from reput_broker.store.base.running_flags import RunningFlags
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
+from reput_protocol.commands.query import TIME_MAX_MS
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 from reput_protocol.record.dead_letter import replays_key
 from reput_protocol.record.hashing import index_hash
@@ -19,8 +20,6 @@ from reput_protocol.record.record import decode_record
 
 QUERY_MESSAGES_MAX = 64
 """(RocketMQ: maxMsgsNumBatch.)"""
-TIME_MAX_MS = (1 << 63) - 1
-"""A store time later than any message's."""
 CANDIDATES_MAX = 10_000
 """Limit of the records compared with a key."""
 

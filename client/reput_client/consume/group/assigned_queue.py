@@ -12,7 +12,7 @@ from reput_client.consume.pull import MessageSelector
 from reput_client.received import ReceivedMessage
 from reput_client.transport.address import Address
 from reput_client.transport.connection import BrokerConnection
-from reput_client.transport.routing import MASTER_ID
+from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
 

@@ -30,9 +30,9 @@ from reput_client.received import Deliverer
 from reput_client.transport.address import Address
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
-from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.errors import BrokerError, NotMaster, TopicNotFound
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call, Waiter

@@ -19,14 +19,13 @@ from reput_client.tasks.process_clients import PerProcess, ProcessClients
 from reput_client.transport.backoff import Backoff
 from reput_protocol.codes import Ack
 from reput_protocol.errors import ReputError
+from reput_protocol.filter.tags import TAGS_MAX
 from reput_protocol.record.message import MessageQueue
 
 _KEPT: Final = 8192
 """How many results wait for one that does not ask for them; older ones have to be looked up."""
 _TAGS: Final = 64
 """With more tags, those of threads that have ended are read no more. Their ids are often those of new threads."""
-_TAGS_MAX: Final = 512
-"""What a broker allows. Of more threads than that, this reads all results, and drops those of other programs."""
 _WAIT_S: Final = 15.0
 _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 15.0
@@ -114,7 +113,8 @@ class Arrivals:
         before, self._puller, self._tags = self._puller, puller, tags
         if before is not None:
             before.close()
-        wanted = "||".join(tags) if len(tags) <= _TAGS_MAX else "*"
+        # Of more threads than a broker allows tags, this reads all results, and drops those of other programs.
+        wanted = "||".join(tags) if len(tags) <= TAGS_MAX else "*"
         for queue in self._from:
             threading.Thread(
                 target=self._run, args=(puller, queue, wanted), name="reput-results", daemon=True

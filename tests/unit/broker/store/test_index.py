@@ -19,8 +19,8 @@ from reput_broker.store.base.errors import DiskFull, ForeignFile
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.index import file as index_file
 from reput_broker.store.index.file import IndexFile, IndexHeader
-from reput_broker.store.index.query import TIME_MAX_MS
 from reput_broker.store.message_store import MessageStore
+from reput_protocol.commands.query import TIME_MAX_MS
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record
