@@ -22,9 +22,9 @@ from reput_broker.remoting.request import (
     Response,
 )
 from reput_broker.server.connection import Addresses, Connection, Shared
+from reput_broker.server.connection_refusals import ConnectionRefusals
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.memory import HeldBytes
-from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import Strangers
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
@@ -139,7 +139,7 @@ class Bench:
         self.limits: LimitsConfig = beside.limits if beside else LimitsConfig(**limits)
         self.memory: HeldBytes = beside.memory if beside else HeldBytes(self.counters, self.limits)
         self.next_turn: trio.Lock = beside.next_turn if beside else trio.Lock()
-        self.refusals: RefusalLog = beside.refusals if beside else RefusalLog()
+        self.refusals: ConnectionRefusals = beside.refusals if beside else ConnectionRefusals()
         self.strangers: Strangers[Connection] | None = beside.strangers if beside else None
         if access is not None and self.strangers is None:
             config = BrokerConfig(limits=limits, access={"enabled": True})

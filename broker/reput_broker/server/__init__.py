@@ -6,5 +6,5 @@ through its `outbox`; `client_calls` sends requests to the client. `frame_intake
 and lets one connection at a time receive a large one. `local_requests` are those of the
 broker's own pages. `memory` bounds what is held for clients, `strangers` what a connection may do before its first
 request of a user, and `crowd` finds the one to close if there are too many. `http_server` serves the HTTP port.
-`refusal_log` words refusals.
+`connection_refusals` logs connections that are refused.
 """

@@ -29,11 +29,11 @@ from reput_broker.remoting.request import (
     Response,
 )
 from reput_broker.server.client_calls import ClientCalls
+from reput_broker.server.connection_refusals import ConnectionRefusals
 from reput_broker.server.frame_intake import FramePermit, FrameProgress
 from reput_broker.server.handling import PUTS, RequestHandling
 from reput_broker.server.memory import HeldBytes, Holder
 from reput_broker.server.outbox import Outbox
-from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
 from reput_broker.server.transport import Transport
 from reput_protocol.codes import ROCKETMQ_VERSION
@@ -89,7 +89,7 @@ class Shared(NamedTuple):
     next_turn: trio.Lock
     """Acquired, and released at once, before every turn but the first of a read: in a round of the event loop one of
     the connections that have much to do continues, so that the others wait for one turn and not for all of them."""
-    refusals: RefusalLog
+    refusals: ConnectionRefusals
     strangers: Strangers[Connection] | None = None
     """Limits of connections before their first request of a user; None without access control."""
 

@@ -18,9 +18,9 @@ import trio
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import ListenerTraffic
 from reput_broker.remoting.tls import ServerTls
+from reput_broker.server.connection_refusals import ConnectionRefusals
 from reput_broker.server.crowd import Crowd
 from reput_broker.server.proxy_protocol import ProxyHeaderWrong, is_trusted, read_header
-from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.transport import SocketTransport, TlsTransport
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.errors import ErrorCode, ReputError, TlsFailed, refusal_remark
@@ -72,7 +72,7 @@ class Gate:
         self._tls = tls
         self._waiting: Crowd[trio.CancelScope] = Crowd()
         self._at_handshake: Crowd[trio.CancelScope] = Crowd()
-        self._refusals = RefusalLog()
+        self._refusals = ConnectionRefusals()
         self._proxies = [ipaddress.ip_network(text) for text in config.proxy_protocol_from]
 
     @property

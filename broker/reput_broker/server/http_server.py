@@ -20,9 +20,9 @@ import structlog
 import trio
 
 from reput_broker.server.acceptor import Acceptor, port_refusal
+from reput_broker.server.connection_refusals import ConnectionRefusals
 from reput_broker.server.crowd import Crowd
 from reput_broker.server.gate import Gate
-from reput_broker.server.refusal_log import RefusalLog
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -161,7 +161,7 @@ class HttpServer:
         # client at most.
         self.turns = trio.Lock()
         self._open: Crowd[trio.CancelScope] = Crowd()
-        self._refusals = RefusalLog("http_connection_refused")
+        self._refusals = ConnectionRefusals("http_connection_refused")
 
     async def serve(self, stream: trio.abc.Stream, peer: tuple[str, int]) -> None:
         """Serve one client until either side ends the connection. Raises only cancellation."""

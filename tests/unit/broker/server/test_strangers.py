@@ -23,11 +23,11 @@ from reput_broker.access.user_file import UserFile
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
+from reput_broker.server.connection_refusals import ConnectionRefusals
 from reput_broker.server.crowd import Crowd, network_of
 from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server, address_of, bind
-from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import encode_frame
@@ -244,7 +244,7 @@ async def test_malformed_frames_of_strangers_are_penalized_and_logged_now_and_th
 
 def test_a_line_says_how_many_were_left_out() -> None:
     now = 0.0
-    refusals = RefusalLog(clock=lambda: now)
+    refusals = ConnectionRefusals(clock=lambda: now)
     with structlog.testing.capture_logs() as lines:
         for _ in range(100):
             refusals.refused("10.0.0.1:5", "malformed")

@@ -14,7 +14,7 @@ _AT_ONCE: Final = 20
 _A_SECOND: Final = 1.0
 
 
-class RefusalLog:
+class ConnectionRefusals:
     """Logs an event: for each reason 20 lines at once, then one a second.
 
     The line after lines that were left out has their number, `omitted`.
