@@ -106,7 +106,7 @@ class Site:
             broker.start()
         for broker in (self.master, self.slave):
             self._stack.callback(broker.kill)
-        self.slave.start()  # its name server and its master come later: see `scenes.names_and_master`
+        self.slave.start()  # its name server and its master come later: see `scenes.no_names`
         for broker in (self.main, self.full, self.faulty):
             broker.wait_ready()
         self._stack.enter_context(_traffic(self.main.address))

@@ -72,7 +72,7 @@ class NoUsers(ReputError):
 
 
 def user_file_of(config: BrokerConfig) -> UserFile:
-    """Return the file with the users."""
+    """Return the file with the users: that of `access.file`, or the one in the data directory. Reads nothing."""
     return UserFile(
         Path(config.access.file) if config.access.file else config.data_dir / "access" / "users.json"
     )

@@ -46,7 +46,11 @@ def read_answer(body: bytes) -> dict[str, Any]:
 
 
 class FinishedTimersFile:
-    """The file."""
+    """`config/masterTimer.json`. Reading and writing block.
+
+    Args:
+        path: of the file; not read yet.
+    """
 
     def __init__(self, path: Path) -> None:
         self.file = ConfigFile(path)

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from typing_extensions import override
+
 from reput_broker.put.fence import Fence
 from reput_broker.remoting.request import Client, Refusal, Request, Response
 from reput_protocol.codes import AckLevel
@@ -15,6 +17,13 @@ from reput_protocol.errors import ErrorCode, refusal_remark
 class PendingPut(Protocol):
     """Something stored whose answer waits. Answers are only queued; the client is flushed afterwards."""
 
+    __slots__ = ()
+
+    requests: int
+    """How many requests it answers whose time is counted."""
+    messages: int
+    """How many messages it stored."""
+
     @property
     def client(self) -> Client:
         """The client to answer."""
@@ -22,14 +31,6 @@ class PendingPut(Protocol):
     @property
     def received_at(self) -> float:
         """When the read that brought it returned, in seconds of the monotonic clock."""
-
-    @property
-    def requests(self) -> int:
-        """How many requests it answers whose time is counted."""
-
-    @property
-    def messages(self) -> int:
-        """How many messages it stored."""
 
     def acknowledge(self) -> None:
         """Answer that the requested level is reached."""
@@ -42,7 +43,7 @@ class PendingPut(Protocol):
 
 
 @dataclass(slots=True)
-class PendingRequest:
+class PendingRequest(PendingPut):
     """One request and its answer if the level is reached, unless the fence is passed then."""
 
     request: Request
@@ -52,29 +53,29 @@ class PendingRequest:
     requests: int = 1
 
     @property
+    @override
     def client(self) -> Client:
-        """See `PendingPut`."""
         return self.request.client
 
     @property
+    @override
     def received_at(self) -> float:
-        """See `PendingPut`."""
         return self.request.received_at
 
+    @override
     def acknowledge(self) -> None:
-        """See `PendingPut`."""
         reason = self.fence.expiry()
         if reason is not None:
             self.admit(reason, ErrorCode.REPLICA_TIMEOUT)
             return
         self.client.answer(self.request, self.response)
 
+    @override
     def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
-        """See `PendingPut`."""
         self.client.answer(self.request, not_reached(self.response, reason, error, is_flushed=is_flushed))
 
+    @override
     def refuse(self, reason: str) -> None:
-        """See `PendingPut`."""
         self.client.answer(self.request, _not_stored(reason))
 
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
+from typing_extensions import override
 
 from reput_protocol.errors import ReputError
 from reput_protocol.quantities import parse_duration
@@ -52,7 +53,7 @@ class Times(Protocol):
         """Return the last time after `after_ms` that is not after `until_ms`; None if there is none."""
 
 
-class CronTimes:
+class CronTimes(Times):
     """The times of a cron expression.
 
     Args:
@@ -68,12 +69,12 @@ class CronTimes:
         self._expression = expression
         self._zone = zone
 
+    @override
     def next(self, after_ms: int) -> int | None:
-        """See `Times`."""
         return next(self.following(after_ms), None)
 
+    @override
     def following(self, after_ms: int) -> Iterator[int]:
-        """See `Times`."""
         # In whole seconds, from which the first step leads to the next one.
         begin = datetime.fromtimestamp(after_ms // 1000, self._zone)
         for moment in CronSim(self._expression, begin):
@@ -82,8 +83,9 @@ class CronTimes:
                 yield time_ms
                 after_ms = time_ms
 
+    @override
     def latest(self, after_ms: int, until_ms: int) -> int | None:
-        """See `Times`. Looks only forward, from ever earlier moments, so that it finds what `next` does."""
+        # Looks only forward, from ever earlier moments, so that it finds what `next` does.
         span_ms = _FIRST_SPAN_MS
         while after_ms < until_ms:
             begin_ms = max(after_ms, until_ms - span_ms)
@@ -96,7 +98,7 @@ class CronTimes:
         return None
 
 
-class IntervalTimes:
+class IntervalTimes(Times):
     """Times at equal distances from a moment on.
 
     Args:
@@ -107,17 +109,17 @@ class IntervalTimes:
         self._interval_ms = interval_ms
         self._anchor_ms = anchor_ms
 
+    @override
     def next(self, after_ms: int) -> int | None:
-        """See `Times`."""
         return next(self.following(after_ms))
 
+    @override
     def following(self, after_ms: int) -> Iterator[int]:
-        """See `Times`."""
         passed = max(0, (after_ms - self._anchor_ms) // self._interval_ms)
         return count(self._anchor_ms + (passed + 1) * self._interval_ms, self._interval_ms)
 
+    @override
     def latest(self, after_ms: int, until_ms: int) -> int | None:
-        """See `Times`."""
         passed = (until_ms - self._anchor_ms) // self._interval_ms
         time_ms = self._anchor_ms + passed * self._interval_ms
         return time_ms if passed > 0 and time_ms > after_ms else None

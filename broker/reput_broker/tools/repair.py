@@ -94,7 +94,7 @@ _TABLES = (
 
 
 class RepairResult(NamedTuple):
-    """The result of a repair."""
+    """What a repair has changed, and where its opposite is kept."""
 
     side_directory: Path
     """Where everything that was changed or removed is kept."""

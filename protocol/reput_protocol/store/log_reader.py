@@ -53,7 +53,7 @@ class LogBatch:
         return self.table[POSITION - WIDTH] + self.table[SIZE - WIDTH]
 
     def column(self, number: int) -> array[int]:
-        """Return one number of every record, by its place in `record_row`."""
+        """Return one number of every record, by its place in `record.row`."""
         return self.table[number::WIDTH]
 
     def topic(self, row: int) -> bytes:
