@@ -10,12 +10,7 @@ from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_client.consume.group import queue_locks
 from reput_protocol.errors import ReputError
-
-
-def problems(**values: Any) -> dict[str, str]:
-    with pytest.raises(ConfigError) as refused:
-        BrokerConfig(**values)
-    return {problem.key: problem.problem for problem in refused.value.problems}
+from support.config_problems import problems
 
 
 def test_zero_configuration_is_a_useful_one() -> None:

@@ -7,12 +7,7 @@ import pytest
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import load_config
 from reput_broker.config.model import BrokerConfig
-
-
-def problems(**values: Any) -> dict[str, str]:
-    with pytest.raises(ConfigError) as refused:
-        BrokerConfig(**values)
-    return {problem.key: problem.problem for problem in refused.value.problems}
+from support.config_problems import problems
 
 
 @pytest.mark.parametrize(

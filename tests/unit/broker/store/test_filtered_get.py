@@ -16,19 +16,15 @@ from reput_broker.store.select_entries import FilteredGet
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.record import Record, decode_record
+from reput_protocol.record.record import Record
+from support.gets import numbers, outline, store_of_25
 from support.inside import log_of, queue_of
 from support.stores import PLENTY, dispatch_all, flip_bit, opened, put, small_options
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> MessageStore:
-    """Queue 0 holds 25 messages in queue files of 10; the property `n` is the message's number."""
-    store = opened(small_options(tmp_path, commit_log_file_size=1 << 16))
-    for number in range(25):
-        put(store, b"%02d" % number + bytes(98), tag="ab"[number % 2], properties={"n": str(number)})
-    dispatch_all(store)
-    return store
+    return store_of_25(tmp_path, numbered=True)
 
 
 def get(
@@ -41,20 +37,6 @@ def get(
             found.cold |= cold
             found = found.run()
     return found
-
-
-def numbers(store: MessageStore, result: GetMessageResult) -> list[int]:
-    data = store.read_extents(result.extents)
-    found, position = [], 0
-    while position < len(data):
-        found.append(int(decode_record(data, position).body[:2]))
-        position += int.from_bytes(data[position : position + 4], "big")
-    assert (len(found), len(data)) == (result.count, result.size)
-    return found
-
-
-def outline(result: GetMessageResult) -> tuple[GetStatus, int, int, int]:
-    return result.status, result.next_begin_offset, result.min_offset, result.max_offset
 
 
 @pytest.mark.parametrize("cold", [False, True])

@@ -14,39 +14,19 @@ from reput_broker.store.base.results import GetMessageResult, GetStatus, Transfe
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.filter.tags import TagFilter
-from reput_protocol.record.record import decode_record
+from support.gets import numbers, outline, store_of_25
 from support.inside import log_of, queue_of
 from support.stores import PLENTY, dispatch_all, opened, put, small_options
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> MessageStore:
-    """Queue 0 holds 25 messages tagged a and b by turns, in queue files of 10."""
-    store = opened(small_options(tmp_path, commit_log_file_size=1 << 16))
-    for number in range(25):
-        put(store, b"%02d" % number + bytes(98), tag="ab"[number % 2])
-    dispatch_all(store)
-    return store
+    return store_of_25(tmp_path)
 
 
 def get(store: MessageStore, offset: int, **arguments: object) -> GetMessageResult:
     arguments = {"max_messages": 32, "max_bytes": 1 << 20} | arguments
     return store.get_message("T", 0, offset, **arguments)  # type: ignore[call-overload, no-any-return]
-
-
-def numbers(store: MessageStore, result: GetMessageResult) -> list[int]:
-    data = store.read_extents(result.extents, cold=result.cold)
-    assert len(data) == result.size
-    found, position = [], 0
-    while position < len(data):
-        found.append(int(decode_record(data, position).body[:2]))
-        position += int.from_bytes(data[position : position + 4], "big")
-    assert len(found) == result.count
-    return found
-
-
-def outline(result: GetMessageResult) -> tuple[GetStatus, int, int, int]:
-    return result.status, result.next_begin_offset, result.min_offset, result.max_offset
 
 
 def test_found(store: MessageStore) -> None:
