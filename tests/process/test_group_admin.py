@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -48,7 +48,7 @@ from reput_protocol.errors import BrokerBusy, BrokerError, GroupNotFound, NotFou
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import HeaderType
 from support.broker_process import BrokerProcess
-from support.group_client import GroupClient
+from support.group_client import Connect, GroupClient, group_clients
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -75,20 +75,10 @@ def group() -> str:
     return f"group{next(_numbers)}"
 
 
-Connect = Callable[..., GroupClient]
-
-
 @pytest.fixture
 def connect(broker: BrokerProcess, group: str) -> Iterator[Connect]:
-    clients: list[GroupClient] = []
-
-    def connect(client_id: str, kind: int = JSON, group: str = group) -> GroupClient:
-        clients.append(GroupClient(broker.address, client_id, group, kind))
-        return clients[-1]
-
-    yield connect
-    for client in clients:
-        client.close()
+    with group_clients(broker.address, group, JSON) as connect:
+        yield connect
 
 
 def send(broker: BrokerProcess, topic: str, number: int, queue_id: int = 0) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from reput_protocol.commands.group import (
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
 from support.broker_process import BrokerProcess
-from support.group_client import GroupClient
+from support.group_client import Connect, GroupClient, group_clients
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -44,20 +44,10 @@ def group() -> str:
     return f"group{next(_numbers)}"
 
 
-Connect = Callable[..., GroupClient]
-
-
 @pytest.fixture
 def connect(broker: BrokerProcess, group: str) -> Iterator[Connect]:
-    clients: list[GroupClient] = []
-
-    def connect(client_id: str, kind: int = HeaderType.MSGPACK, group: str = group) -> GroupClient:
-        clients.append(GroupClient(broker.address, client_id, group, kind))
-        return clients[-1]
-
-    yield connect
-    for client in clients:
-        client.close()
+    with group_clients(broker.address, group, HeaderType.MSGPACK) as connect:
+        yield connect
 
 
 def send(broker: BrokerProcess, topic: str, *bodies: bytes, tag: str | None = None) -> None:

@@ -16,6 +16,7 @@ from reput_protocol.errors import ReputError
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
 from support.broker_process import BrokerProcess
 from support.raw_client import RawClient, in_letters
+from support.stored_messages import bodies_of
 
 pytestmark = pytest.mark.process
 
@@ -26,18 +27,6 @@ POOL = {
     "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "256KiB",
     "REPUT_STORE__MESSAGE_SIZE_MAX": "64KiB",
 }
-
-
-def bodies_of(address: str, topic: str = "t") -> list[bytes]:
-    with PullConsumer(address, group="log-files") as consumer:
-        found: list[bytes] = []
-        offset = 0
-        while True:
-            result = consumer.pull(topic, queue_id=0, offset=offset, max_messages=256, wait_s=0.0)
-            found += [bytes(message.body) for message in result.messages]
-            if result.next_begin_offset >= result.max_offset:
-                return found
-            offset = result.next_begin_offset
 
 
 def metric(process: BrokerProcess, name: str) -> float:
@@ -99,7 +88,7 @@ def test_with_a_pool_nothing_acknowledged_is_lost_to_a_kill(tmp_path: Path, flus
             process.wait_ready()
             assert len(load.acknowledged) > SENDS * 13
             kept += load.acknowledged
-            found = [body.rstrip(b"\0") for body in bodies_of(process.address)]
+            found = [body.rstrip(b"\0") for body in bodies_of(process.address, "t")]
             assert len(set(found)) == len(found)
             assert not set(kept) - set(found)
             assert process.trouble() is None
@@ -135,14 +124,14 @@ def test_the_log_in_two_directories_through_a_kill_and_a_stop(tmp_path: Path) ->
             process.kill()
             process.start()
             process.wait_ready()
-        assert bodies_of(process.address) == bodies
+        assert bodies_of(process.address, "t") == bodies
         numbers = [sorted(int(path.name) // FILE for path in disk.iterdir()) for disk in disks]
         assert len(numbers[0]) > 2
         assert all(number % 2 == 0 for number in numbers[0])
         assert all(number % 2 == 1 for number in numbers[1])
         assert not (tmp_path / "store" / "commitlog").exists()
     with BrokerProcess(tmp_path / "store", environment=environment) as process:
-        assert bodies_of(process.address) == bodies
+        assert bodies_of(process.address, "t") == bodies
         assert metric(process, "reput_log_file_waits_total") == 0
 
 
@@ -157,4 +146,4 @@ def test_a_directory_of_the_log_belongs_to_one_broker(tmp_path: Path) -> None:
         other.start()
         assert other.wait(30.0) == 1
         assert f"{tmp_path / 'log'} is in use by another store" in other.log_tail()
-        assert bodies_of(process.address) == [b"x"]
+        assert bodies_of(process.address, "t") == [b"x"]

@@ -22,6 +22,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ReputError
 from support.broker_process import SMALL_INDEX, BrokerProcess, free_port
 from support.raw_client import RawClient
+from support.stored_messages import bodies_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -31,18 +32,6 @@ def put(address: str, topic: str, *bodies: bytes, ack: Ack = "flushed") -> None:
     with Producer(address, group="ops") as producer:
         for body in bodies:
             producer.send(Message(topic, body), ack=ack, queue_id=0)
-
-
-def bodies_of(address: str, topic: str) -> list[bytes]:
-    with PullConsumer(address, group="ops") as consumer:
-        found: list[bytes] = []
-        offset = 0
-        while True:
-            result = consumer.pull(topic, queue_id=0, offset=offset, max_messages=256, wait_s=0.0)
-            found += [bytes(message.body) for message in result.messages]
-            if result.next_begin_offset >= result.max_offset:
-                return found
-            offset = result.next_begin_offset
 
 
 def serve(

@@ -25,6 +25,7 @@ from reput_protocol.wire.header import HeaderType
 from support.broker_process import BrokerProcess
 from support.command import reput
 from support.group_client import GroupClient
+from support.stored_messages import bodies_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -51,16 +52,6 @@ def replies_counted(broker: BrokerProcess) -> dict[str, int]:
         for line in lines
         if line.startswith(prefix)
     }
-
-
-def stored(broker: BrokerProcess, topic: str) -> list[ReceivedMessage]:
-    messages: list[ReceivedMessage] = []
-    with blocking.PullConsumer(broker.address, group="reader", timeout_s=30.0) as consumer:
-        while True:
-            result = consumer.pull(topic, 0, len(messages), max_messages=256, wait_s=0.0)
-            if not result.messages:
-                return messages
-            messages += result.messages
 
 
 @contextmanager
@@ -129,8 +120,8 @@ async def test_many_requests_at_once_get_each_its_own_reply(broker: BrokerProces
     assert got == {number: b"re: %d" % number for number in range(count)}
     assert replies_counted(broker) == {"delivered": count, "no_requester": 0, "not_taken": 0}
     # A copy is stored after its reply has been handed over, and readable once it is on the disk.
-    wait_until(lambda: len(stored(broker, REPLIES)) >= count)
-    assert sorted(copy.body for copy in stored(broker, REPLIES)) == sorted(got.values())
+    wait_until(lambda: len(bodies_of(broker.address, REPLIES)) >= count)
+    assert sorted(bodies_of(broker.address, REPLIES)) == sorted(got.values())
 
 
 def test_threads_share_a_producer_for_their_requests(broker: BrokerProcess) -> None:

@@ -23,6 +23,7 @@ from support.broker_process import BrokerProcess
 from support.command import reput
 from support.sink_client import SinkClient, Staged
 from support.store_samples import fill
+from support.stored_messages import bodies_of
 
 pytestmark = pytest.mark.process
 
@@ -171,16 +172,6 @@ class Load:
         return step
 
 
-def stored(address: str, topic: str) -> list[bytes]:
-    found: list[bytes] = []
-    with PullConsumer(address, group="judge") as consumer:
-        while True:
-            result = consumer.pull(topic, 0, len(found), max_messages=1000, wait_s=0.0)
-            if not result.messages:
-                return found
-            found += [bytes(message.body) for message in result.messages]
-
-
 def test_a_snapshot_under_load_is_restored_with_every_acknowledged_message(tmp_path: Path) -> None:
     (tmp_path / "backup").mkdir()
     take, verify, restore, serve = (shlex.split(line, comments=True) for line in commands("sh", tmp_path))
@@ -212,14 +203,16 @@ def test_a_snapshot_under_load_is_restored_with_every_acknowledged_message(tmp_p
     assert serve == ["reput", "serve", "--data-dir", str(restored)]
     with BrokerProcess(restored, environment=OPTIONS) as broker:
         deadline = time.monotonic() + 30
-        while set(before["delayed"]) - set(stored(broker.address, "delayed")) and time.monotonic() < deadline:
+        while (
+            set(before["delayed"]) - set(bodies_of(broker.address, "delayed")) and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         for topic in TOPICS:
-            counts = Counter(stored(broker.address, topic))
+            counts = Counter(bodies_of(broker.address, topic))
             assert not set(before[topic]) - set(counts), topic
             assert set(counts.values()) == {1}, topic
-        assert not set(rolled_back) & set(stored(broker.address, "transactions"))
-        batches = Counter(body.partition(b"-")[0] for body in stored(broker.address, "batches"))
+        assert not set(rolled_back) & set(bodies_of(broker.address, "transactions"))
+        batches = Counter(body.partition(b"-")[0] for body in bodies_of(broker.address, "batches"))
         assert set(batches.values()) == {5}
         with PullConsumer(broker.address, group="billing") as consumer:
             assert (consumer.committed("orders", 0) or 0) >= committed

@@ -8,7 +8,8 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from reput_protocol.codes import MessageModel, PullSysFlag, RequestCode
@@ -183,3 +184,21 @@ class GroupClient(RawClient):
         """Return the committed offset, None if there is none."""
         header, _ = self.ask(QueryConsumerOffsetHeader(self.group, topic, queue_id, False))
         return None if header.code else int(str(header.ext["offset"]))
+
+
+Connect = Callable[..., GroupClient]
+"""Returns a client, given its id and, if they are others, its header type and group."""
+
+
+@contextmanager
+def group_clients(address: str, group: str, header_type: int) -> Iterator[Connect]:
+    """Yield a function that connects clients, until the end of the block."""
+    clients: list[GroupClient] = []
+
+    def connect(client_id: str, kind: int = header_type, group: str = group) -> GroupClient:
+        clients.append(GroupClient(address, client_id, group, kind))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
