@@ -205,7 +205,7 @@ def deduplication_forgotten() -> None:
     """a broker that was restarted knows no message that was put before"""
     from reput_broker.send.deduplication import Deduplication
 
-    Deduplication.find_all = lambda *arguments: [None for _ in arguments[-1]]  # type: ignore[method-assign]
+    Deduplication.find_all = lambda *arguments: [None for _ in arguments[2]]  # type: ignore[method-assign]
     Deduplication.find_single = lambda *_: None  # type: ignore[method-assign]
 
 
