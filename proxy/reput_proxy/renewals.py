@@ -48,6 +48,7 @@ class _Held:
     since: float
     visible_at: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by what changes `delivery`."""
 
 
 class Renewals:
@@ -121,6 +122,7 @@ class Renewals:
         function raises `Rejected` if it is not a handle.
         """
         taken: list[_Held] = []
+        locked: list[asyncio.Lock] = []
 
         async def take(handle: str) -> Delivery:
             held = self._held.get((client, handle))
@@ -128,12 +130,15 @@ class Renewals:
                 return Delivery.parse(group, topic, handle)
             self._pop(held.key)
             taken.append(held)
-            async with held.lock:  # a renewal that is under way changes the handle
-                return held.delivery
+            await held.lock.acquire()  # a renewal that is under way changes the handle
+            locked.append(held.lock)
+            return held.delivery
 
         try:
             yield take
         finally:
+            for lock in locked:
+                lock.release()
             for held in taken:
                 if not (held.delivery.is_acknowledged or held.delivery.is_given_back):
                     held.due_at = asyncio.get_running_loop().time()
@@ -144,13 +149,13 @@ class Renewals:
     async def give_back_all(self, client: ClientKey) -> None:
         """Give back what a client has, which is gone, so that other members get it soon."""
         left = [*self._of_client.get(client, {}).values()]
-        for held in left:
-            self._pop(held.key)
         for first in range(0, len(left), _AT_ONCE):
             await asyncio.gather(*map(self._give_back, left[first : first + _AT_ONCE]))
 
     async def _give_back(self, held: _Held) -> None:
         async with held.lock:
+            if self._pop(held.key) is not held:  # the client has settled it meanwhile
+                return
             try:
                 await held.settling.change(held.delivery, _AFTER_CLIENT_S)
             except ReputError as error:
@@ -176,15 +181,18 @@ class Renewals:
                 await asyncio.wait_for(self._wake.wait(), wait_s)
 
     async def _renew(self, held: _Held) -> None:
+        """Renew a message unless it is settled before its turn; never raises."""
         loop = asyncio.get_running_loop()
-        if not self._is_there(held.key[0]):
-            self._pop(held.key)
-            return
-        if loop.time() - held.since > _TOTAL_MAX_S:
-            log.warning("message_held_too_long", message=repr(held.delivery), held_s=_TOTAL_MAX_S)
-            self._pop(held.key)
-            return
         async with held.lock:
+            if self._held.get(held.key) is not held:
+                return
+            if not self._is_there(held.key[0]):
+                self._pop(held.key)
+                return
+            if loop.time() - held.since > _TOTAL_MAX_S:
+                log.warning("message_held_too_long", message=repr(held.delivery), held_s=_TOTAL_MAX_S)
+                self._pop(held.key)
+                return
             try:
                 await held.settling.change(held.delivery, self._invisible_s)
             except InvalidHandle:
@@ -196,6 +204,10 @@ class Renewals:
                     self._pop(held.key)
                     return
                 self._due(held, _RETRY_S)
+                return
+            except Exception as error:  # a defect, which must not end the renewals of all other messages
+                log.error("message_not_renewed", error, message=repr(held.delivery))
+                self._pop(held.key)
                 return
         held.visible_at = loop.time() + self._invisible_s
         self._due(held, self._invisible_s - self._ahead_s)
