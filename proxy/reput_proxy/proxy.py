@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from reput_client import Credentials
+from reput_client.pop.settling import Settling
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.clients import ClientKey, ClientTable
 from reput_proxy.rejections import Code, Rejected
@@ -63,7 +64,7 @@ class Proxy:
         self.users = users
         self.spans = spans
         self.clients = ClientTable()
-        self.renewals = Renewals(self.clients.is_there)
+        self.renewals = Renewals(self.clients.is_there, self._settling)
         self.counters = Counters()
         self._draining = asyncio.Event()
         self.receives = 0
@@ -84,11 +85,16 @@ class Proxy:
         credentials = self._credentials if secret is None else Credentials(user, secret)
         if known is not None and known.credentials == credentials:
             return known
-        if known is not None:
-            self.spawn(known.aclose())
         found = Upstream(self._options, credentials, partial(self.clients.ask_producer, user))
         self._upstreams[user] = found
+        if known is not None:
+            self.spawn(found.transactions.resume(known.transactions.topics))
+            self.spawn(known.aclose())
         return found
+
+    def _settling(self, user: str, group: str) -> Settling:
+        """Return what settles messages of a group, with the connections that a user has now."""
+        return self._upstreams[user].settling(group)
 
     @property
     def draining(self) -> bool:

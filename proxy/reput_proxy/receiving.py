@@ -55,7 +55,7 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
         converted = to_clients(messages, request.message_queue.topic)
         messages = [message for message, _ in converted]
         if request.auto_renew:
-            call.proxy.renewals.add(call.client_key, call.upstream.settling(group), messages)
+            call.proxy.renewals.add(call.client_key, group, messages)
         yield pb.ReceiveMessageResponse(
             status=ok() if converted else status(Code.MESSAGE_NOT_FOUND, "no new message")
         )

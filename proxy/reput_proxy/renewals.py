@@ -43,7 +43,6 @@ HeldKey: TypeAlias = tuple[ClientKey, str]
 class _Held:
     key: HeldKey
     delivery: Delivery
-    settling: Settling
     due_at: float
     since: float
     visible_at: float
@@ -56,10 +55,14 @@ class Renewals:
 
     Args:
         is_there: whether a client is connected; the messages of others are not renewed.
+        settling: returns what settles the messages of a user's group now; a new secret replaces the connections.
     """
 
-    def __init__(self, is_there: Callable[[ClientKey], bool]) -> None:
+    def __init__(
+        self, is_there: Callable[[ClientKey], bool], settling: Callable[[str, str], Settling]
+    ) -> None:
         self._is_there = is_there
+        self._settling = settling
         self.invisible_ms = round(INVISIBLE_S * 1000)
         self._invisible_s = INVISIBLE_S
         self._ahead_s = _AHEAD_S
@@ -91,7 +94,7 @@ class Renewals:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, client: ClientKey, settling: Settling, messages: Iterable[PoppedMessage]) -> None:
+    def add(self, client: ClientKey, group: str, messages: Iterable[PoppedMessage]) -> None:
         """Renew the invisible times of messages that a client gets."""
         now = asyncio.get_running_loop().time()
         for message in messages:
@@ -100,10 +103,10 @@ class Renewals:
                     "messages_not_renewed", held=_HELD_MAX, hint="their clients must settle them in time"
                 )
                 return
-            delivery = Delivery(settling.group, message.topic, message._handle, message.physical_offset)
+            delivery = Delivery(group, message.topic, message._handle, message.physical_offset)
             key = (client, delivery.receipt_handle)
             due_at = now + self._invisible_s - self._ahead_s
-            self._put(_Held(key, delivery, settling, due_at, now, now + self._invisible_s))
+            self._put(_Held(key, delivery, due_at, now, now + self._invisible_s))
         self._wake.set()
 
     def forget(self, client: ClientKey, messages: Iterable[PoppedMessage]) -> None:
@@ -157,9 +160,13 @@ class Renewals:
             if self._pop(held.key) is not held:  # the client has settled it meanwhile
                 return
             try:
-                await held.settling.change(held.delivery, _AFTER_CLIENT_S)
+                await self._change(held, _AFTER_CLIENT_S)
             except ReputError as error:
                 log.info("message_not_returned", message=repr(held.delivery), error=str(error))
+
+    async def _change(self, held: _Held, invisible_s: float) -> None:
+        user, _ = held.key[0]
+        await self._settling(user, held.delivery.group).change(held.delivery, invisible_s)
 
     async def run(self) -> None:
         """Renew what is due, until cancelled."""
@@ -194,7 +201,7 @@ class Renewals:
                 self._pop(held.key)
                 return
             try:
-                await held.settling.change(held.delivery, self._invisible_s)
+                await self._change(held, self._invisible_s)
             except InvalidHandle:
                 self._pop(held.key)
                 return

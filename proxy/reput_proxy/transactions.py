@@ -3,11 +3,13 @@
 A broker checks with any member of the producer group of a half message. gRPC producers have no groups, so the group is
 named like the topic, as with RocketMQ's proxy, and the proxy is a member of it: from the first half message that it
 sends to the topic, and from when a producer of the topic connects, if the topic is of type TRANSACTION or the proxy has
-sent one there before. Everything that ends a transaction is in its id, so that any proxy can end it.
+sent one there before. It stays one when the user gets a new secret. Everything that ends a transaction is in its id, so
+that any proxy can end it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -33,6 +35,8 @@ from reput_proxy.settings import Known
 _RECOVERY_MAX_S: Final = 3600
 _TOPICS_MAX: Final = 1000
 """Topics with transactions; each has a connection to each broker."""
+_TRIES: Final = 30
+_RETRY_S: Final = 1.0
 _STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
 
 
@@ -95,6 +99,12 @@ class Transactions:
         self._ask_producer = ask_producer
         self._producers: dict[str, TransactionProducer] = {}
         """By topic."""
+        self._closed = False
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Those whose checks are answered."""
+        return (*self._producers,)
 
     async def send(
         self, given: pb.Message, message: Message, ordering_key: str | None, timeout_s: float
@@ -164,6 +174,24 @@ class Transactions:
             except (ReputError, Rejected) as error:
                 log.warning("transaction_checks_not_taken", topic=topic, error=str(error))
 
+    async def resume(self, topics: Sequence[str]) -> None:
+        """Answer checks of these topics, as the user's connections before did; never raises."""
+        await asyncio.gather(*map(self._resume, topics))
+
+    async def _resume(self, topic: str) -> None:
+        reason = ""
+        for _ in range(_TRIES):
+            if self._closed:
+                return
+            try:
+                await self._producer(topic)._presence.begin()
+            except (ReputError, Rejected) as error:
+                reason = str(error)
+                await asyncio.sleep(_RETRY_S)  # the broker may know the new secret a little later
+            else:
+                return
+        log.warning("transaction_checks_not_taken", topic=topic, error=reason)
+
     def _producer(self, topic: str) -> TransactionProducer:
         producer = self._producers.get(topic)
         if producer is None:
@@ -208,6 +236,7 @@ class Transactions:
 
     async def aclose(self) -> None:
         """Leave all groups."""
+        self._closed = True
         for producer in self._producers.values():
             await producer.aclose()
         self._producers.clear()

@@ -34,6 +34,7 @@ from support.grpc_client import (
     signed_by,
 )
 from support.tls_files import make_tls_files
+from support.waiting import until
 
 ALICE, BOB = "the-secret-of-alice", "the-secret-of-bob"
 
@@ -64,10 +65,15 @@ def guarded(tmp_path: Path, users_file: Path) -> Any:
             "port": 0,
             "http_port": None,
             "access": {"enabled": True, "file": str(users_file)},
+            "transactions": {"timeout": "1s", "check_interval": "500ms"},
         }
     )
     with BackgroundBroker(config) as broker:
         yield broker.address
+
+
+def change_secret_of_alice(path: Path, secret: str) -> None:
+    path.write_text(path.read_text().replace(f'"{ALICE}"', f'"{secret}"', 1))
 
 
 def send_request(topic: str) -> pb.SendMessageRequest:
@@ -163,6 +169,35 @@ async def test_a_transaction_is_begun_and_ended_with_the_rights_of_its_user(
         assert (await bob.call("EndTransaction", request)).status.code == Code.FORBIDDEN
         assert (await alice.call("EndTransaction", request)).status.code == Code.OK
         await alice.receive_all("orders", "billing", 1)
+
+
+@in_asyncio
+async def test_a_new_secret_does_not_end_what_its_user_has_under_way(guarded: str, users_file: Path) -> None:
+    """Messages were not renewed any more, and open transactions not checked, until the next one was sent."""
+    secret = "the-new-secret-of-alice"
+    async with (
+        proxy_of(guarded, users=users_file) as running,
+        client_of(running.address, metadata=signed_by("alice", ALICE)) as before,
+        client_of(running.address, "client-2", metadata=signed_by("alice", secret)) as after,
+    ):
+        renewals = running.proxy.renewals
+        renewals._invisible_s, renewals._ahead_s, renewals.invisible_ms = 6.0, 5.8, 6000
+        await Telemetry(before).settle(consumer_settings("billing", "orders"))
+        await before.send(message("orders", b"x", "ID"))
+        await before.receive_all("orders", "billing", 1, auto_renew=True)
+        await before.send(message("orders", b"open", "ID2", message_type=pb.TRANSACTION))
+        change_secret_of_alice(users_file, secret)
+        assert running.proxy.users is not None
+        running.proxy.users.refresh()
+        old = running.proxy.upstream("alice", ALICE)
+        producer = Telemetry(after)
+        await producer.settle(producer_settings("orders"))
+        assert running.proxy.upstream("alice", secret) is not old
+        await until(lambda: not old.transactions.topics)
+        [held] = renewals._held.values()
+        handle = held.delivery.receipt_handle
+        await until(lambda: held.delivery.receipt_handle != handle)
+        assert (await producer.read()).recover_orphaned_transaction_command.message.body == b"open"
 
 
 @in_asyncio

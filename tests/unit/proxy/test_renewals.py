@@ -19,8 +19,7 @@ CLIENT = ("", "client-1")
 class Broker:
     """Changes the times of messages; `failures` are raised instead, one after the other."""
 
-    def __init__(self, group: str) -> None:
-        self.group = group
+    def __init__(self) -> None:
         self.changes: list[tuple[int, float]] = []
         self.failures: list[Exception] = []
 
@@ -43,10 +42,10 @@ def handle_of(queue_offset: int) -> str:
 
 def holding(*queue_offsets: int, ahead_s: float = 60.0) -> tuple[Renewals, Broker]:
     """Return renewals of messages of a client, which are due if `ahead_s` is the whole time."""
-    broker = Broker("billing")
-    renewals = Renewals(lambda _: True)
+    broker = Broker()
+    renewals = Renewals(lambda _: True, lambda *_: broker)  # type: ignore[arg-type]
     renewals._ahead_s = ahead_s
-    renewals.add(CLIENT, broker, map(popped, queue_offsets))  # type: ignore[arg-type]
+    renewals.add(CLIENT, "billing", map(popped, queue_offsets))
     return renewals, broker
 
 
