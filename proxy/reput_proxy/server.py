@@ -32,6 +32,9 @@ CALLS_MAX: Final = 30_000
 DRAIN_S: Final = 10.0
 _SETTLE_S: Final = 2.0
 """How long a proxy that is going to end takes requests of clients, which settle the messages that they have."""
+_KEEPALIVE_MS: Final = 30_000
+"""After so long without data a connection is pinged."""
+_PING_TIMEOUT_MS: Final = 10_000
 _WATCH_S: Final = 1.0
 _Stamps: TypeAlias = list[tuple[int, int, int]]
 
@@ -110,6 +113,12 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
             ("grpc.so_reuseport", 0),  # a second proxy on the port fails
             # It measures connections for large windows, with a ping for most requests.
             ("grpc.http2.bdp_probe", 0),
+            # The messages of a client whose machine has vanished are otherwise renewed until TCP gives up, which may
+            # take hours. Clients answer pings in gRPC itself.
+            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+            # grpc.keepalive_timeout_ms has no effect in gRPC 1.85.
+            ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
+            ("grpc.http2.max_pings_without_data", 0),  # by default an idle connection is pinged twice
             # Clients of several languages ping idle connections.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),

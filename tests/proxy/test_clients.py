@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.topic import CreateTopicHeader
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
+from reput_proxy import server
 from reput_proxy.messages import duration_of, timestamp_of
 from reput_proxy.telemetry import retry_policy
 from support.grpc_client import (
@@ -299,6 +301,57 @@ async def test_a_push_consumer_whose_stream_ends_has_a_while_to_come_back(addres
             assert len(running.proxy.renewals) == 1
         [got] = await other.receive_all(topic, topic, 1, wait_s=20)
         assert got.system_properties.delivery_attempt == 2
+
+
+class Relay:
+    """A network between a client and a proxy, which can swallow all bytes without closing a connection."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.rsplit(":", 1)
+        self._target = host, int(port)
+        self.swallows = False
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on what one connection carries."""
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(1 << 16):
+                if not self.swallows:
+                    sink.write(data)
+        sink.close()
+
+
+@in_asyncio
+async def test_the_messages_of_a_push_consumer_whose_machine_vanishes_are_redelivered(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection was open for hours, and its messages renewed. One that waits quietly is not taken for it."""
+    monkeypatch.setattr(server, "_KEEPALIVE_MS", 300)
+    monkeypatch.setattr(server, "_PING_TIMEOUT_MS", 300)
+    async with proxy_of(address) as running:
+        running.proxy.clients.away_s = 0.5
+        relay = Relay(running.address)
+        network = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
+        port = network.sockets[0].getsockname()[1]
+        async with (
+            network,
+            client_of(f"127.0.0.1:{port}", "client-1", shares=False) as client,
+            client_of(running.address, "client-2", shares=False) as other,
+        ):
+            stream, quiet = Telemetry(client), Telemetry(other)
+            await stream.settle(consumer_settings(topic, topic))
+            await client.send(message(topic, b"x", "ID"))
+            await client.receive_all(topic, topic, 1, auto_renew=True)
+            await quiet.settle(consumer_settings(topic, topic, pb.SIMPLE_CONSUMER))
+            await asyncio.sleep(1.0)  # several pings
+            assert len(running.proxy.clients) == 2
+            relay.swallows = True
+            [got] = await other.receive_all(topic, topic, 1, wait_s=20)
+            assert got.system_properties.delivery_attempt == 2
+            assert not quiet.call.done()
 
 
 @in_asyncio
