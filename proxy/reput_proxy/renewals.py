@@ -161,6 +161,8 @@ class Renewals:
                 return
             try:
                 await self._change(held, _AFTER_CLIENT_S)
+            except InvalidHandle:
+                return  # the client has acknowledged it through another proxy
             except ReputError as error:
                 log.info("message_not_returned", message=repr(held.delivery), error=str(error))
 

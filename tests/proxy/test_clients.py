@@ -271,6 +271,23 @@ async def test_a_slow_push_consumer_keeps_its_messages_and_its_handle(address: s
 
 
 @in_asyncio
+async def test_a_message_that_is_acknowledged_through_another_proxy_is_not_renewed(
+    address: str, topic: str
+) -> None:
+    async with (
+        proxy_of(address) as first,
+        proxy_of(address) as second,
+        client_of(first.address) as client,
+        client_of(second.address) as moved,
+    ):
+        first.proxy.renewals._invisible_s, first.proxy.renewals._ahead_s = 30.0, 29.5
+        await client.send(message(topic, b"x", "ID"))
+        [got] = await client.receive_all(topic, topic, 1, auto_renew=True)
+        assert (await moved.ack(topic, got)).status.code == Code.OK
+        await until(lambda: len(first.proxy.renewals) == 0)
+
+
+@in_asyncio
 async def test_the_messages_of_a_push_consumer_that_dies_are_redelivered(address: str, topic: str) -> None:
     """Unless another client was heard, they were renewed for three hours."""
     async with proxy_of(address) as running, client_of(running.address, "client-2") as other:

@@ -3,17 +3,16 @@
 (RocketMQ: AckMessageProcessor, ChangeInvisibleTimeProcessor.)
 
 An acknowledgement is a record in the log, and its answer waits for the ack level of the broker as that of a message
-does. It counts if it arrives before the check point's time is over; a later one is answered alike and without effect.
+does. It counts if it arrives before the check point's time is over. A later one is answered alike and without effect.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
 
 from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey
+from reput_broker.pop.in_hand import Acknowledged, ChangedTimes, InHand
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
@@ -38,49 +37,6 @@ _ILLEGAL = int(ResponseCode.MESSAGE_ILLEGAL)
 _NO_MESSAGE = int(ResponseCode.NO_MESSAGE)
 
 
-_LATE_MS: Final = 30_000
-"""How long after a check point's time its handle may still come, in a request that was held up."""
-
-
-class InHand(NamedTuple):
-    """One message by the check point that it is in."""
-
-    key: CheckPointKey
-    offset: int
-    deliver_ms: int
-    """When it becomes visible, unless it is acknowledged."""
-
-
-class ChangedTimes:
-    """Which check points have replaced others, since a message's invisible time was changed. One owner.
-
-    A client whose connection was lost does not know whether its change was made, and repeats it with the old handle, or
-    acknowledges with that. Either is then about the check point that counts: otherwise the message would have two, and
-    be redelivered by the one that its consumer does not know. This is in memory: when the broker is restarted in
-    between, such a message may come twice.
-    """
-
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
-        self._clock_ms = clock_ms
-        self._later: dict[tuple[CheckPointKey, int], InHand] = {}
-        self._ends: list[tuple[int, CheckPointKey, int]] = []
-
-    def latest(self, one: InHand) -> InHand:
-        """Return what has replaced a check point, or the same if nothing has."""
-        while later := self._later.get((one.key, one.offset)):
-            one = later
-        return one
-
-    def replaced(self, before: InHand, after: InHand) -> None:
-        """Note that a check point is replaced."""
-        self._later[before.key, before.offset] = after
-        now_ms = self._clock_ms()
-        heapq.heappush(self._ends, (max(now_ms, before.deliver_ms) + _LATE_MS, before.key, before.offset))
-        while self._ends[0][0] <= now_ms:
-            _, key, offset = heapq.heappop(self._ends)
-            self._later.pop((key, offset), None)
-
-
 class AckProcessor(Processor):
     """Stores acknowledgements."""
 
@@ -88,6 +44,7 @@ class AckProcessor(Processor):
         self._core = core
         self._state = state
         self._changed = ChangedTimes(core.clock_ms)
+        self._acknowledged = Acknowledged(core.clock_ms)
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
@@ -104,7 +61,7 @@ class AckProcessor(Processor):
             return Response()
         one = self._changed.latest(_in_hand(place, handle, header.offset))
         record = self._ack_record(one, handle.revive_queue_id)
-        return self._put(request, [record], Response(), [(one.key, 1)])
+        return self._put(request, [record], Response(), [one])
 
     @serves(RequestCode.BATCH_ACK_MESSAGE)
     def ack_batch(self, request: Request) -> Result:
@@ -116,22 +73,22 @@ class AckProcessor(Processor):
         if not body.acks:
             return Response(_NO_MESSAGE, remark="the request names no message")
         records: list[Record] = []
-        counts: list[tuple[CheckPointKey, int]] = []
+        done: list[InHand] = []
         ordered: list[tuple[PoppedQueue, int, int]] = []
         for one in body.acks:
-            self._ack_some(one, body.broker_name, records, counts, ordered)
+            self._ack_some(one, body.broker_name, records, done, ordered)
         for place, offset, pop_time in ordered:
             self._ack_ordered(place, offset, pop_time)
         if not records:
             return Response()
-        return self._put(request, records, Response(), counts)
+        return self._put(request, records, Response(), done)
 
     def _ack_some(
         self,
         one: BatchAck,
         broker_name: str,
         records: list[Record],
-        counts: list[tuple[CheckPointKey, int]],
+        done: list[InHand],
         ordered: list[tuple[PoppedQueue, int, int]],
     ) -> None:
         """Check acknowledgements and add them to the lists."""
@@ -158,15 +115,14 @@ class AckProcessor(Processor):
         kept = []
         for offset in offsets:
             latest = self._changed.latest(InHand(key, offset, deliver_ms))
+            done.append(latest)
             if latest.key == key:
                 kept.append(offset)
             else:
                 records.append(self._ack_record(latest, one.revive_queue_id))
-                counts.append((latest.key, 1))
         if kept:
             ack = Ack(key, tuple(kept))
             records.append(self._state.revive_log.ack(ack, deliver_ms, one.revive_queue_id, is_batch=True))
-            counts.append((key, len(kept)))
 
     def _ack_record(self, one: InHand, revive_queue_id: int) -> Record:
         return self._state.revive_log.ack(Ack(one.key, (one.offset,)), one.deliver_ms, revive_queue_id)
@@ -191,7 +147,7 @@ class AckProcessor(Processor):
         if next_offset is None:
             return
         self._state.positions.commit(place, next_offset)
-        self._count([(CheckPointKey(place.topic, place.group, place.queue_id, 0, pop_time, ""), 1)])
+        self._count(CheckPointKey(place.topic, place.group, place.queue_id, 0, pop_time, ""))
         self._state.free_queues.changed(place)
 
     def _is_committed(self, place: PoppedQueue, offset: int) -> bool:
@@ -219,6 +175,13 @@ class AckProcessor(Processor):
             return self._change_ordered(request, header, handle, place, now_ms)
         given = _in_hand(place, handle, header.offset)
         before = self._changed.latest(given)
+        if before in self._acknowledged:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"group {place.group!r} has acknowledged message {header.offset} of queue {place.queue_id} of "
+                f"{place.topic!r}; it does not receive it again",
+                response_code=_ILLEGAL,
+            )
         if before is not given and before.deliver_ms <= now_ms:
             pop_time = before.key.pop_time
             return self._is_changed(request, pop_time, before.deliver_ms - pop_time, handle.revive_queue_id)
@@ -319,13 +282,15 @@ class AckProcessor(Processor):
         request: Request,
         records: Sequence[Record],
         response: Response,
-        counts: Sequence[tuple[CheckPointKey, int]],
+        done: Sequence[InHand],
         stored: Callable[[], None] = lambda: None,
     ) -> Put:
         def put() -> PutResult:
             result, _ = self._state.revive_log.put(records)
             if result.status is PutStatus.PUT_OK:
-                self._count(counts)
+                for one in done:
+                    self._count(one.key)
+                    self._acknowledged.add(one)
                 stored()
             return result
 
@@ -338,10 +303,9 @@ class AckProcessor(Processor):
             self._core.puts.default_ack(),
         )
 
-    def _count(self, counts: Sequence[tuple[CheckPointKey, int]]) -> None:
-        for key, count in counts:
-            self._core.counters.note_acks(key.group, "ack", count)
-            self._state.in_flight.done(key.group, key.topic, key.queue_id, key.pop_time, count)
+    def _count(self, key: CheckPointKey) -> None:
+        self._core.counters.note_acks(key.group, "ack", 1)
+        self._state.in_flight.done(key.group, key.topic, key.queue_id, key.pop_time)
 
 
 def _in_hand(place: PoppedQueue, handle: PopHandle, offset: int) -> InHand:

@@ -25,6 +25,7 @@ from support.pops import Popped, popped_messages
 from support.tasks import run_by_the_clock
 
 TOPIC, GROUP = "orders", "billing"
+MESSAGE_ILLEGAL = ResponseCode.MESSAGE_ILLEGAL
 RETRY, DLQ = "%RETRY%billing_orders", "%DLQ%billing"
 REVIVE = revive_topic("DefaultCluster")
 
@@ -87,10 +88,14 @@ class Consumer:
         assert answer is not None
         return answer
 
-    async def change(self, one: Popped, invisible_ms: int, **more: str) -> Popped:
+    async def ask_change(self, one: Popped, invisible_ms: int, **more: str) -> Response:
         ext = {**self._ext(one), "invisibleTime": str(invisible_ms), **more}
         answer = await self.client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
         assert answer is not None
+        return answer
+
+    async def change(self, one: Popped, invisible_ms: int, **more: str) -> Popped:
+        answer = await self.ask_change(one, invisible_ms, **more)
         assert answer.code == 0, answer.remark
         return one.changed(answer.ext)
 
@@ -220,6 +225,24 @@ async def test_a_repeated_change_leaves_one_check_point(tmp_path: Path) -> None:
         assert again.record.body == b"given back"
         await bench.pass_time(29)
         assert (await consumer.ack(changed)).code == 0
+        await bench.pass_time(60)
+        assert await consumer.pop() == []
+
+
+async def test_an_acknowledged_message_has_no_further_time(tmp_path: Path) -> None:
+    """A proxy renewed messages that were acknowledged through another one, by which they were redelivered."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"alone", b"by batch", b"changed before")
+        consumer = Consumer(bench)
+        alone, by_batch, before = await consumer.pop()
+        changed = await consumer.change(before, 20_000)
+        assert (await consumer.ack(alone)).code == 0
+        assert (await consumer.ack_batch((by_batch.handle, 0b10))).code == 0
+        assert (await consumer.ack(changed)).code == 0
+        for one in (alone, by_batch, before, changed):
+            answer = await consumer.ask_change(one, 30_000)
+            assert (answer.code, "has acknowledged" in (answer.remark or "")) == (MESSAGE_ILLEGAL, True)
+        assert (await consumer.ack(alone)).code == 0, "repeated"
         await bench.pass_time(60)
         assert await consumer.pop() == []
 

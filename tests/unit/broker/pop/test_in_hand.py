@@ -1,0 +1,45 @@
+"""Which acknowledged messages the broker remembers."""
+
+from __future__ import annotations
+
+from reput_broker.pop.checkpoints import CheckPointKey
+from reput_broker.pop.in_hand import Acknowledged, InHand
+
+START_MS = 1_700_000_000_000
+
+
+def popped(offset: int, *, pop_ms: int = START_MS, invisible_ms: int = 60_000) -> InHand:
+    """Return one of the messages of the pop that began at offset 100."""
+    key = CheckPointKey("orders", "billing", 0, 100, pop_ms, "broker-a")
+    return InHand(key, offset, pop_ms + invisible_ms)
+
+
+def test_messages_of_a_check_point_share_entries() -> None:
+    acknowledged = Acknowledged(lambda: START_MS)
+    for offset in (100, 101, 127, 128, 1 << 40):
+        acknowledged.add(popped(offset))
+        acknowledged.add(popped(offset))
+    assert len(acknowledged) == 3
+    assert [offset for offset in (100, 101, 102, 127, 128, 129, 1 << 40) if popped(offset) in acknowledged] == [
+        100, 101, 127, 128, 1 << 40
+    ]  # fmt: skip
+    assert popped(100, pop_ms=START_MS + 1) not in acknowledged
+
+
+def test_they_are_forgotten_half_a_minute_after_their_time() -> None:
+    now_ms = START_MS
+    acknowledged = Acknowledged(lambda: now_ms)
+    acknowledged.add(popped(100))
+    for passed_ms, is_known in ((89_000, True), (92_000, False)):
+        now_ms = START_MS + passed_ms
+        acknowledged.add(popped(100, pop_ms=now_ms))
+        assert (popped(100) in acknowledged) == is_known
+
+
+def test_beyond_the_limit_those_that_end_first_are_forgotten() -> None:
+    acknowledged = Acknowledged(lambda: START_MS, entries_max=2)
+    some = [popped(100, pop_ms=START_MS + ms, invisible_ms=60_000) for ms in (5_000, 0, 9_000)]
+    for one in some:
+        acknowledged.add(one)
+    assert [one in acknowledged for one in some] == [True, False, True]
+    assert len(acknowledged) == 2
