@@ -130,13 +130,13 @@ async def operate(world: World) -> None:
         masters = [broker for broker in world.brokers if broker.leads and broker is not best]
         for master in masters:
             master.kill()
+        world.may_lose("offsets")  # of a master that stands too, or has stood since its lease ended
         with trio.move_on_after(_WHOLE_S):
             while not best.leads:  # not before the stopped one's lease has ended
                 best.promote()
                 await trio.sleep(_KILLED_S)
         for master in masters:
             world.history.note("overruled", of=master.endpoint)
-            world.may_lose("offsets")
             master.start()
     world.history.note("healed", name="operation")
     await trio.sleep(AFTERMATH_S)

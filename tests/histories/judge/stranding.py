@@ -48,7 +48,8 @@ def _quiet_since(facts: Facts, isolated: Event, until: float, healed: dict[str, 
 
 def _stranded(facts: Facts, quiet: Span) -> Iterator[Violation]:
     started = {event.who: event.at for event in facts.events if event.what == "start"}
-    for who in sorted({event.who for event in facts.events if event.what == "put"} | _unconnected(facts)):
+    producers = {event.who for event in facts.events if event.what == "put"}
+    for who in sorted(producers | _unconnected(facts)):
         since = max(quiet.since, started.get(who, 0.0)) + FIND_S
         if quiet.until - since < _SEEN_S:
             continue
@@ -59,7 +60,8 @@ def _stranded(facts: Facts, quiet: Span) -> Iterator[Violation]:
         }
         ends = [event for event in facts.events if event.who == who and since <= event.at <= quiet.until]
         failures = [event for event in ends if event.what in _FAILURES and event.get("uid") in {None, *begun}]
-        if failures or not any(event.what == "acked" for event in ends):
+        # What has not connected and sends nothing may be a consumer.
+        if failures or (who in producers and not any(event.what == "acked" for event in ends)):
             found = str(failures[0]) if failures else "nothing was acknowledged"
             yield Violation(
                 "stranded", f"{who}, {since - quiet.since:.1f} s after another master led: {found}"
