@@ -400,16 +400,13 @@ class BrokerConnection:
         peer = channel.peer
         if peer is Peer.ROCKETMQ:
             return self._start_rocket(template, waiter, body)
-        call = channel.new_call(waiter)
-        try:
-            head = (
-                template.encode(call.opaque, len(body), peer)
-                if self._credentials is None
-                else channel.head(template, call.opaque, body)
-            )
-        except BaseException:
-            channel.abandon(call)
-            raise
+        call = Call(channel.next_opaque(), waiter)
+        head = (
+            template.encode(call.opaque, len(body), peer)
+            if self._credentials is None
+            else channel.head(template, call.opaque, body)
+        )
+        channel.add(call)  # only now: encoding fails if the header is too large
         self._out.append((call, (head, body) if body else (head,)))
         return call
 
@@ -435,12 +432,10 @@ class BrokerConnection:
             refused = Call(channel.next_opaque(), waiter)
             refused.fail(error)
             return refused
-        call = channel.add(
-            Call(channel.next_opaque(), waiter)
-            if ack is None
-            else SentToRocket(channel.next_opaque(), waiter, ack=ack)
-        )
-        head = channel.head(template, call.opaque, body)
+        opaque = channel.next_opaque()
+        call = Call(opaque, waiter) if ack is None else SentToRocket(opaque, waiter, ack=ack)
+        head = channel.head(template, opaque, body)
+        channel.add(call)
         self._out.append((call, (head, body) if body else (head,)))
         return call
 

@@ -12,9 +12,9 @@ from reput_protocol.record.message import MessageQueue
 
 ROUTE_REFRESH_S: Final = 30.0
 RETRY_S: Final = 1.0
+"""When a route is refreshed again if that failed, or if a broker had no master."""
 _TEMPLATES_MAX: Final = 1000
 """Topics that do not exist yet and whose route is known; a program may ask for any number of names."""
-"""When a route is refreshed again if that failed, or if a broker had no master."""
 TEMPLATE_QUEUES_MAX: Final = 4
 
 

@@ -42,7 +42,7 @@ from reput_pipeline.lake.table import LIBRARIES, OtherPartitions, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
 from reput_pipeline.source.resolve import Catalog
-from reput_pipeline.spark.errors import NotAnArchive
+from reput_pipeline.spark.errors import NotAnArchive, is_sparks_own
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.filter.tags import ALL
@@ -396,9 +396,9 @@ class _Archiving:
                     try:
                         found_any = self._broker.attempt(lambda: self._next(most, file_messages, parts))
                     except Exception as error:
-                        if not self.stopping.requested:
-                            raise
                         # A terminal or a supervisor sends the signal to Spark's processes, too.
+                        if not (self.stopping.requested and is_sparks_own(error)):
+                            raise
                         self._run.note(f"the batch was interrupted: {failure_of(error).text}")
                         break
                     if found_any:

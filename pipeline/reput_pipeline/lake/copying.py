@@ -11,6 +11,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from threading import current_thread, main_thread
 from time import monotonic, sleep
 from types import FrameType
 from typing import Final
@@ -280,7 +281,10 @@ class Stopping:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Handle the signals while the block runs."""
+        """Handle the signals while the block runs; in a thread, which gets none, do nothing."""
+        if current_thread() is not main_thread():
+            yield
+            return
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield

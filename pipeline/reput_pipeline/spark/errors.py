@@ -162,6 +162,11 @@ def cause_in(error: BaseException) -> Cause | None:
     return Cause(name, words, _is_retryable(getattr(sys.modules.get(module), name, None), words))
 
 
+def is_sparks_own(error: BaseException) -> bool:
+    """Whether Spark has failed without an error of ours, as when its processes are ended."""
+    return type(error).__module__.startswith(("py4j.", "pyspark.")) and cause_in(error) is None
+
+
 def _is_retryable(kind: object, text: str) -> bool:
     if isinstance(kind, type) and issubclass(kind, BrokerError):
         # The symbol in the text, not the class, says why a broker refused a request.

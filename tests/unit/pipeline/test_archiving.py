@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -54,6 +55,8 @@ class FakeCluster(LiveCluster):
 
 class Broken(Exception):
     """An error of a worker as Spark returns it."""
+
+    __module__ = "py4j.protocol"
 
 
 class Scene:
@@ -200,6 +203,11 @@ def test_a_signal_ends_a_job_that_follows_with_its_last_line(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_program_may_archive_in_a_thread(scene: Scene) -> None:
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(scene.archive).result().code == 0
+
+
 def test_a_signal_that_ends_the_tasks_too_leaves_their_batch_to_the_next_run(scene: Scene) -> None:
     def signalled() -> Exception:
         os.kill(os.getpid(), signal.SIGINT)
@@ -209,6 +217,13 @@ def test_a_signal_that_ends_the_tasks_too_leaves_their_batch_to_the_next_run(sce
     ended = scene.archive("--follow")
     assert (ended.code, ended.result["batches"]) == (0, 0), ended.err
     assert "the batch was interrupted: a worker was interrupted" in ended.err
+
+    def full() -> Exception:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return OSError("no space left on the device")
+
+    scene.before_task = full
+    assert scene.archive("--follow").code == ExitCode.FAILED, "an error of its own is told all the same"
     scene.before_task = lambda: os.kill(os.getpid(), signal.SIGTERM)
     scene.cluster(10, 30)
     cut_short = scene.archive()
