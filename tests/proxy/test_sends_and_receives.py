@@ -363,8 +363,6 @@ async def test_another_invisible_time_gives_another_handle(
     answer = await client.call("ChangeInvisibleDuration", request)
     assert answer.status.code == Code.OK
     assert answer.receipt_handle != old
-    got.system_properties.receipt_handle = answer.receipt_handle
-    assert (await client.ack(topic, got)).status.code == Code.INVALID_RECEIPT_HANDLE, "its time is over"
     [again] = await client.receive_all(topic, topic, 1)
     assert again.system_properties.delivery_attempt == 2
     assert (await client.ack(topic, again)).status.code == Code.OK

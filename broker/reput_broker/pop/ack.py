@@ -3,8 +3,7 @@
 (RocketMQ: AckMessageProcessor, ChangeInvisibleTimeProcessor.)
 
 An acknowledgement is a record in the log, and its answer waits for the ack level of the broker as that of a message
-does. It counts if it arrives before the check point's time is over. A later one is refused, unless it repeats one that
-counts; RocketMQ's broker answers it alike, without effect.
+does. It counts if it arrives before the check point's time is over. A later one is answered alike and without effect.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class AckProcessor(Processor):
             self._ack_ordered(place, header.offset, handle.pop_time)
             return Response()
         one = self._changed.latest(_in_hand(place, handle, header.offset))
-        self._check_in_time(one)
         record = self._ack_record(one, handle.revive_queue_id)
         return self._put(request, [record], Response(), [one])
 
@@ -117,7 +115,6 @@ class AckProcessor(Processor):
         kept = []
         for offset in offsets:
             latest = self._changed.latest(InHand(key, offset, deliver_ms))
-            self._check_in_time(latest)
             done.append(latest)
             if latest.key == key:
                 kept.append(offset)
@@ -126,17 +123,6 @@ class AckProcessor(Processor):
         if kept:
             ack = Ack(key, tuple(kept))
             records.append(self._state.revive_log.ack(ack, deliver_ms, one.revive_queue_id, is_batch=True))
-
-    def _check_in_time(self, one: InHand) -> None:
-        late_ms = self._core.clock_ms() - one.deliver_ms
-        if late_ms >= 0 and one not in self._acknowledged:
-            key = one.key
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                f"the {one.deliver_ms - key.pop_time} ms for which message {one.offset} of queue {key.queue_id} of "
-                f"{key.topic!r} was invisible ended {late_ms} ms ago; group {key.group!r} receives it again",
-                response_code=_ILLEGAL,
-            )
 
     def _ack_record(self, one: InHand, revive_queue_id: int) -> Record:
         return self._state.revive_log.ack(Ack(one.key, (one.offset,)), one.deliver_ms, revive_queue_id)
