@@ -72,7 +72,14 @@ async def _taking(call: Call, group: str, topic: str) -> AsyncIterator[Callable[
 
         async def take(handle: str) -> Delivery:
             delivery = await taken(handle)
-            await check_broker(session, topic, delivery.broker_name, Code.INVALID_RECEIPT_HANDLE, deadline)
+            await check_broker(
+                session,
+                topic,
+                delivery.broker_name,
+                Code.INVALID_RECEIPT_HANDLE,
+                deadline,
+                may_be_away=call.now_ms() < delivery.invisible_until_ms,
+            )
             return delivery
 
         yield take

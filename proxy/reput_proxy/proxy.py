@@ -16,7 +16,7 @@ from reput_proxy.clients import ClientKey, ClientTable
 from reput_proxy.rejections import Code, Rejected
 from reput_proxy.renewals import Renewals
 from reput_proxy.spans import Spans
-from reput_proxy.upstream import BrokerOptions, Upstream
+from reput_proxy.upstream import TIMEOUT_S, BrokerOptions, Upstream
 from reput_proxy.users import Users
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Proxy:
         self._upstreams[user] = found
         if known is not None:
             self.spawn(found.transactions.resume(known.transactions.topics))
-            self.spawn(known.aclose())
+            self.spawn(_close_later(known))
         return found
 
     def _settling(self, user: str, group: str) -> Settling:
@@ -181,3 +181,12 @@ class Proxy:
         for upstream in self._upstreams.values():
             await upstream.aclose()
         self._upstreams.clear()
+
+
+async def _close_later(upstream: Upstream) -> None:
+    """End the waits of an upstream, and close it when its requests that have begun have had their time."""
+    upstream.pops.end_waiting()
+    try:
+        await asyncio.sleep(TIMEOUT_S)
+    finally:
+        await upstream.aclose()

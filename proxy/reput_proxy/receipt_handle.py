@@ -60,6 +60,11 @@ class Delivery:
         return MessageQueue(topic, self.broker_name, self._handle.queue_id)
 
     @property
+    def invisible_until_ms(self) -> int:
+        """When its invisible time ends, by the broker's clock."""
+        return self._handle.pop_time + self._handle.invisible_time
+
+    @property
     def receipt_handle(self) -> str:
         """The handle, as it is now."""
         return receipt_handle(self._handle, self.physical_offset)

@@ -95,8 +95,13 @@ def check_size(what: str, text: str, bytes_max: int, code: pb.Code) -> None:
         raise Rejected(code, f"{what} has more than {bytes_max} bytes: {text[:80]!r}")
 
 
-async def check_broker(session: Session, topic: str, name: str, code: pb.Code, deadline: float) -> None:
+async def check_broker(
+    session: Session, topic: str, name: str, code: pb.Code, deadline: float, *, may_be_away: bool = False
+) -> None:
     """Check that a topic is at the broker that a client names, and learn the broker's address.
+
+    Args:
+        may_be_away: whether the broker has been there lately, although this proxy may not have heard of it.
 
     Raises:
         Rejected: with `code`, which clients take as final: there is no such broker.
@@ -107,7 +112,7 @@ async def check_broker(session: Session, topic: str, name: str, code: pb.Code, d
     # A name server leaves out a broker that is away, and the route from memory may be of that time.
     if name in (await session.fetch_route(topic, deadline)).brokers:
         return
-    if name in session.brokers.slaves:
+    if may_be_away or name in session.brokers.slaves:
         raise errors.BrokerNotFound(name, topic)
     raise Rejected(code, f"topic {topic!r} is not at broker {name[:80]!r}")
 

@@ -88,8 +88,8 @@ class RunningProxy:
 async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIterator[RunningProxy]:
     """Serve until the block ends.
 
-    Then streams and receives end. While clients settle what they have, other requests are still taken; those that have
-    begun have `drain_s` seconds.
+    Then streams and receives end. While clients settle what they have, other requests are still taken. All has ended
+    after `drain_s` seconds.
 
     Raises:
         OSError, ValueError: a port or a file cannot be used.
@@ -137,9 +137,9 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
         async with serve_http(proxy, options.host, options.http_port) as http_address:
             yield RunningProxy(proxy, str(Address(options.host, port)), http_address)
             proxy.drain()
-            if proxy.clients:
-                await asyncio.sleep(min(_SETTLE_S, drain_s))
-            await server.stop(drain_s)
+            settle_s = min(_SETTLE_S, drain_s) if proxy.clients or proxy.renewals else 0.0
+            await asyncio.sleep(settle_s)
+            await server.stop(drain_s - settle_s)
     finally:
         if watching is not None:
             watching.cancel()

@@ -145,7 +145,10 @@ class Transactions:
             raise Rejected(Code.BAD_REQUEST, "the resolution is COMMIT or ROLLBACK")
         session = self._session
         deadline = session.deadline(timeout_s)
-        await check_broker(session, topic, found.broker_name, Code.INVALID_TRANSACTION_ID, deadline)
+        # The id does not say how old it is.
+        await check_broker(
+            session, topic, found.broker_name, Code.INVALID_TRANSACTION_ID, deadline, may_be_away=True
+        )
         header = EndTransactionHeader(
             producer_group=topic,
             tran_state_table_offset=found.queue_offset,

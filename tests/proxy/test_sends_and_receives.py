@@ -551,6 +551,9 @@ async def test_a_handle_of_a_broker_that_is_away_is_to_be_tried_again(
     expected = nullcontext() if raised is None else pytest.raises(raised)
     with expected:
         await check_broker(session, "orders", "b", Code.INVALID_RECEIPT_HANDLE, math.inf)
+    if raised is Rejected:  # a proxy that has just started has heard of no broker that is away
+        with pytest.raises(BrokerNotFound):
+            await check_broker(session, "orders", "b", Code.NOT_FOUND, math.inf, may_be_away=True)
 
 
 @pytest.mark.parametrize("name", ["ReceiveMessage", "SendMessage"])
