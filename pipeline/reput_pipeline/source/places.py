@@ -25,8 +25,8 @@ def place_of(path: str) -> str:
 
 
 def is_directory(place: str) -> bool:
-    """Tell whether a place is a store directory, and not brokers."""
-    return place.startswith("/") or is_remote(place)
+    """Tell whether a place is a store directory, and not brokers: `broker.example:10911` is no URL."""
+    return place.startswith("/") or ":/" in place
 
 
 def is_same_source(before: str, now: str) -> bool:
