@@ -22,7 +22,7 @@ from reput_client.arrow.directory_plan import is_sequential, located, log_files
 from reput_client.arrow.queues import QueueKey, QueueRange, TopicKey
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.plan import catalog_of, gone, open_ranges
-from reput_pipeline.lake.sources import check_source, is_kept, sources_of
+from reput_pipeline.lake.sources import check_source, sources_of
 from reput_pipeline.lake.table import (
     AsBroker,
     LakeTable,
@@ -146,7 +146,15 @@ class Copying:
             sources = sources_of(catalog, self._options, queues, self._as_broker)
             for key, place in sources.items():
                 if key not in self._checked:
-                    check_source(self._table.where, done.sources, key, place, same_source=self._same_source)
+                    generation = catalog.generations.get(key)
+                    check_source(
+                        self._table.where,
+                        done.sources,
+                        key,
+                        place,
+                        is_same_topic=bool(generation) and generation == done.generations.get(key),
+                        same_source=self._same_source,
+                    )
                     self._checked.add(key)
             start, available = open_ranges(catalog, self._options, done.ends, done.generations)
             planned = limited(start, available, max(1, int(min(most, self._likely()))))
@@ -167,7 +175,7 @@ class Copying:
             moved = {
                 key: place
                 for key, place in sources.items()
-                if key[0] in names and not is_kept(done.sources, key, place)
+                if key[0] in names and done.sources.get(key) != place
             }
             progress = Progress(changed, generations, moved)
             self._table.append(batch.reader(), progress, batch.bytes // max(1, batch.rows))

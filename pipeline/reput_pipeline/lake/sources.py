@@ -37,40 +37,47 @@ def sources_of(
     }
 
 
-def is_kept(known: Sources, key: TopicKey, place: str) -> bool:
-    """Return whether a table's source of a topic has this place already, or an address in common with it."""
-    found = known.get(key)
-    if found is None or is_directory(found) or is_directory(place):
-        return found == place
-    return is_same_source(_named(key[1], found), _named(key[1], place))
-
-
-def check_source(where: str, known: Sources, key: TopicKey, place: str, *, same_source: bool) -> None:
+def check_source(
+    where: str, known: Sources, key: TopicKey, place: str, *, is_same_topic: bool, same_source: bool
+) -> None:
     """Check that a table may continue a topic with the messages of a place.
 
     A table from before sources were noted has none, and may continue.
+
+    Args:
+        where: the table, for the error.
+        known: its sources.
+        key: the topic and its broker.
+        place: where it is read now.
+        is_same_topic: whether the topic's generation is the table's: then brokers may have other addresses.
+        same_source: whether a place that looks different is the same one.
 
     Raises:
         OtherSource: it has the topic's messages of another place, or every queue would count as new.
     """
     topic, broker = key
     found = {other: at for (of, other), at in known.items() if of == topic}
-    if not found or is_kept(known, key, place):
+    before = found.get(broker)
+    if not found or before == place:
         return
     texts = (
         f"topic {topic} in {where}",
         ", ".join(_named(other, at) for other, at in sorted(found.items())),
         _named(broker, place),
     )
-    if ("" in found) != (broker == ""):
-        # A directory has no broker name: every queue would count as new.
-        named = "" if broker else f", or, if that is the directory of {' or '.join(found)}, give --as-broker"
-        raise OtherSource(*texts, named)
-    before = found.get(broker)
-    if before is None or same_source:
+    if before is None:
+        if ("" in found) != (broker == ""):
+            # A directory has no broker name: every queue would count as new.
+            named = (
+                "" if broker else f", or, if that is the directory of {' or '.join(found)}, give --as-broker"
+            )
+            raise OtherSource(*texts, named)
         return
-    if broker and is_directory(before) != is_directory(place):
+    if same_source or (broker and is_directory(before) != is_directory(place)):
         return  # --as-broker says whose directory it is
+    is_broker = not is_directory(place)
+    if is_broker and (is_same_topic or is_same_source(_named(broker, before), _named(broker, place))):
+        return
     raise OtherSource(*texts, SAME_SOURCE)
 
 

@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, TopicKey
 from reput_client.blocking.bulk import BulkReader
+from reput_client.transport.address import parse_addresses
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options
 
@@ -45,8 +46,7 @@ def attempts_of(options: SourceOptions) -> Attempts:
 class LiveCluster:
     """The brokers behind `nameServer`; a context manager that closes their connections.
 
-    A single broker is reached under the given addresses, several under those that they register. If another broker of a
-    name becomes its master, requests follow it.
+    If another broker of a name becomes its master, requests follow it.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -85,10 +85,9 @@ class LiveCluster:
         """Add the brokers that there are now; one that has gone is waited for, its queues are not forgotten."""
         info = attempts(self._reader.cluster)
         self._own_names |= info.own_names
+        given = {str(address) for address in parse_addresses(str(self._options.name_servers))}
         for name, data in sorted(info.broker_addr_table.items()):
-            self._addresses[name] = " ".join(sorted({*data.broker_addrs.values()}))
-        if len(self._addresses) == 1:
-            self._addresses = dict.fromkeys(self._addresses, str(self._options.name_servers))
+            self._addresses[name] = " ".join(sorted({*data.broker_addrs.values(), *given}))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -101,7 +100,10 @@ class LiveCluster:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The addresses of every broker by name, those of its slaves included, with spaces between them."""
+        """The addresses of every broker by name, with spaces between them: also of its slaves, and those given.
+
+        So a broker is known by one of them if the others change.
+        """
         return self._addresses
 
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from reput_client.arrow.urls import directory_of, is_remote, without_secret
+from reput_client.transport.address import Address, parse_address
 from reput_protocol.errors import ReputError
 
 
@@ -41,6 +45,13 @@ def is_same_source(before: str, now: str) -> bool:
     return there.keys() == here.keys() and all(there[name] & here[name] for name in there)
 
 
-def _brokers_in(source: str) -> dict[str, set[str]]:
-    parts = (part.partition(" at ") for part in source.split(", "))
-    return {name: set(addresses.split()) for name, _, addresses in parts}
+def _brokers_in(source: str) -> dict[str, set[Address]]:
+    parts = (part.partition(" at ") for part in re.split(r", (?=\S+ at )", source))
+    return {name: set(_addresses_in(text)) for name, _, text in parts}
+
+
+def _addresses_in(text: str) -> Iterator[Address]:
+    """Yield addresses between spaces; earlier versions also wrote them as `nameServer` was given."""
+    for part in re.split(r"[\s,;]+", text):
+        if part:
+            yield parse_address(part)

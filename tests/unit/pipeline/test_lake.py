@@ -490,6 +490,18 @@ def test_the_messages_of_another_directory_are_refused(
     assert run(*arguments, "--path", root).code == ExitCode.USAGE
 
 
+def test_the_addresses_of_a_broker_are_those_of_the_last_commit(
+    table_format: str, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
+) -> None:
+    """So a job continues after a move in steps, each with an address in common."""
+    broker = new_reput_broker()
+    send(broker, "T", 20)
+    for other in ("a.example:1", "b.example:1"):
+        job = Job(table_format, tmp_path, tmp_path / "t", nameServer=f"{broker.address};{other}")
+        job.next(10)
+        assert job.table.load([], {}).sources == {("T", "broker-a"): f"{broker.address} {other}"}
+
+
 def test_progress_between_the_sources_and_the_rows_of_a_delta_commit_is_noticed(
     root: Path, tmp_path: Path
 ) -> None:

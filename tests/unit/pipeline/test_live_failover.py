@@ -51,6 +51,19 @@ def fail_over(cluster: FakeCluster, how: str) -> None:
     cluster.promote(broker_a=1)
 
 
+def test_addresses_are_those_of_the_members_and_the_given_ones(cluster: FakeCluster) -> None:
+    """So one of them stays, whether another broker registers or another address is given."""
+    given = f"{cluster.names.address};names.example"
+    members = {name: {each.address for each in group} for name, group in cluster.members.items()}
+    for _ in range(2):
+        with LiveCluster(options_of(cluster, nameServer=given)) as live:
+            assert {name: {*text.split()} for name, text in live.addresses.items()} == {
+                name: {*members[name], cluster.names.address, "names.example:10911"}
+                for name in members.keys() - cluster.gone
+            }
+        cluster.gone.add("broker-b")
+
+
 @pytest.mark.parametrize("how", ["killed", "handed over"])
 def test_a_query_follows_a_failover(cluster: FakeCluster, how: str) -> None:
     """Bounds and offsets are those of each broker, before and after; a task that reads continues."""
