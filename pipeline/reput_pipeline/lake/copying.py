@@ -108,7 +108,7 @@ class Copying:
         self._as_broker = as_broker
         self._same_source = same_source
         self._checked: set[TopicKey] = set()
-        """Topics whose source was checked: later the addresses of a broker may change, as those of a new master."""
+        """Topics that this job has committed: later the addresses of a broker may change, as those of a new master."""
         self._expected: dict[QueueKey, int | None] = {}
         self._message_bytes: float | None = None
         """Of a message of the last batch."""
@@ -155,7 +155,6 @@ class Copying:
                         is_same_topic=bool(generation) and generation == done.generations.get(key),
                         same_source=self._same_source,
                     )
-                    self._checked.add(key)
             start, available = open_ranges(catalog, self._options, done.ends, done.generations)
             planned = limited(start, available, max(1, int(min(most, self._likely()))))
             ranges = [
@@ -179,6 +178,8 @@ class Copying:
             }
             progress = Progress(changed, generations, moved)
             self._table.append(batch.reader(), progress, batch.bytes // max(1, batch.rows))
+        # Not before: a commit that was rejected may have been by a job that reads from elsewhere.
+        self._checked.update(key for key in sources if key[0] in names)
         self._expected.update(changed)
         self.lost = gone(done.ends, start)
         read = sum(ends[part.queue] - part.start for part in ranges)

@@ -156,12 +156,20 @@ class DeltaLake(LakeTable):
 
     def _set_sources(self, sources: Sources) -> None:
         """Commit sources, unless another commit has changed progress or sources since the table was loaded."""
+        before = self._sources()
+        self._table.update_incremental()
+        self._check_progress()
+        if self._sources() != before:
+            raise TableChanged("another commit has changed the sources")
         text = json.dumps(encode_sources({**self._sources(), **sources}))
         try:
             self._table.alter.set_table_properties({SOURCES: text}, raise_if_not_exists=False)
         except CommitFailedError as error:
             raise TableChanged(one_line(error)) from error
         # The library has loaded what was committed meanwhile, and compares the rows' commit with later ones only.
+        self._check_progress()
+
+    def _check_progress(self) -> None:
         for app_id, version in self._found.items():
             if self._table.transaction_version(app_id) != version:
                 raise TableChanged("another commit has changed the progress")

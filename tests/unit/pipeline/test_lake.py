@@ -27,6 +27,7 @@ from reput_pipeline.lake.copying import Copying, open_table
 from reput_pipeline.lake.table import LakeTable, Progress, ProgressMoved, TableChanged, TableOptions
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.places import OtherSource
 from reput_protocol.exit_codes import ExitCode
 from support.pipeline_jobs import Run, runner
 from support.store_samples import MESSAGES, fill, fill_tables
@@ -66,11 +67,20 @@ def archived(table_format: str, place: Path) -> list[tuple[str, int, int, bytes]
 class Job:
     """One instance of the job, in this process."""
 
-    def __init__(self, table_format: str, root: Path, place: Path, **given: str) -> None:
+    def __init__(
+        self,
+        table_format: str,
+        root: Path,
+        place: Path,
+        *,
+        as_broker: str = "",
+        same_source: bool = False,
+        **given: str,
+    ) -> None:
         schema = arrow_schema(COLUMNS)
         self.table: LakeTable = open_table(table_format, TableOptions(str(place), schema))
-        options = {"subscribe": "T", **(given or {"path": str(root)})}
-        self.copying = Copying(self.table, parse_source_options(options, streaming=False), schema)
+        options = parse_source_options({"subscribe": "T", **(given or {"path": str(root)})}, streaming=False)
+        self.copying = Copying(self.table, options, schema, as_broker=as_broker, same_source=same_source)
 
     def next(self, most: int = 20) -> tuple[int, bool]:
         return self.copying.next(most)
@@ -500,6 +510,32 @@ def test_the_addresses_of_a_broker_are_those_of_the_last_commit(
         job = Job(table_format, tmp_path, tmp_path / "t", nameServer=f"{broker.address};{other}")
         job.next(10)
         assert job.table.load([], {}).sources == {("T", "broker-a"): f"{broker.address} {other}"}
+
+
+def test_the_source_of_a_job_that_commits_first_is_noticed(
+    table_format: str, root: Path, tmp_path: Path
+) -> None:
+    """The commit of the second job is rejected, and its next attempt finds queues that have a broker."""
+    job = Job(table_format, root, tmp_path / "t")
+    other = Job(table_format, root, tmp_path / "t", as_broker="broker-a")
+    job.before_commit(lambda: other.next(10))
+    with pytest.raises(OtherSource, match=f"is of broker-a at {root}, not of {root}"):
+        job.next(20)
+    assert len(archived(table_format, tmp_path / "t")) == 10
+
+
+def test_a_job_whose_progress_has_moved_leaves_no_source(
+    table_format: str, root: Path, tmp_path: Path
+) -> None:
+    """The rows are those of the other job, which could not continue."""
+    shutil.copytree(root, tmp_path / "copy")
+    other = Job(table_format, root, tmp_path / "t")
+    other.next(10)
+    job = Job(table_format, tmp_path / "copy", tmp_path / "t", same_source=True)
+    job.before_commit(lambda: other.next(10))
+    with pytest.raises(ProgressMoved):
+        job.next(10)
+    assert Job(table_format, root, tmp_path / "t").next(10) == (10, True)
 
 
 def test_progress_between_the_sources_and_the_rows_of_a_delta_commit_is_noticed(
