@@ -11,6 +11,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from threading import current_thread, main_thread
 from time import monotonic, sleep
 from types import FrameType
@@ -29,7 +30,6 @@ from reput_pipeline.lake.table import (
     LibraryMissing,
     Progress,
     ProgressMoved,
-    RowRejected,
     TableChanged,
     TableError,
     TableOptions,
@@ -205,6 +205,11 @@ _PLACE: Final = ("topic", "queueId", "queueOffset", "brokerName")
 """Columns that say which message a row is."""
 
 
+def _message_at(messages: pa.RecordBatch, row: int) -> str:
+    topic, queue_id, offset, broker = (messages.column(name)[row].as_py() for name in _PLACE)
+    return f"message {offset} of queue {QueueKey(topic, broker or '', queue_id)}"
+
+
 class _Batch:
     """The rows of a batch, in memory: a commit needs the progress before the libraries take the rows.
 
@@ -240,9 +245,7 @@ class _Batch:
                 queue = QueueKey(row["topic"], row["brokerName"] or "", row["queueId"])
                 self.reached[queue] = row["queueOffset_max"] + 1
             wanted = part.select(schema.names)
-            if (misfit := table.misfit(wanted)) is not None:
-                topic, queue_id, offset, broker = (part.column(name)[misfit.row].as_py() for name in _PLACE)
-                raise RowRejected(table.where, QueueKey(topic, broker or "", queue_id), offset, misfit.reason)
+            table.check(wanted, partial(_message_at, part))
             self._parts.append(wanted)
             self.rows += wanted.num_rows
             self.bytes += wanted.nbytes

@@ -78,7 +78,7 @@ class DeltaLake(LakeTable):
         self._check()
         columns = self._table.metadata().partition_columns
         if options.partition_by and columns != list(options.partition_by):
-            raise OtherPartitions(self.where, columns)
+            raise OtherPartitions(self.where, columns, options.partition_by)
 
     @property
     def where(self) -> str:
@@ -194,7 +194,7 @@ class DeltaLake(LakeTable):
                         pc.index(rows.column(at), value).as_py(),
                         f"the table is partitioned by {name}, and with this message's value, which begins with "
                         f"{value[:20]!r}, the name of a directory would have {size} bytes instead of at most {most}; "
-                        f"name another --to, which is not partitioned by {name}",
+                        f"name another table, which is not partitioned by {name}",
                     )
         return None
 

@@ -41,7 +41,8 @@ class TableAppender:
         table_format: `delta` or `iceberg`; needs the extra of that name.
         place: directory or URL of the table, or of the warehouse (Iceberg).
         name: namespace and name in the catalog (Iceberg).
-        partition_by: columns of a new Delta table.
+        partition_by: columns of a new Delta table; empty, or the same ones in the same order, for an existing table. A
+            text in them must not be too long for the name of a directory.
         compression: of the Parquet files.
         evolve: whether columns that the table lacks are added.
         settings: options of the storage (Delta) or properties of the catalog (Iceberg).
@@ -79,8 +80,8 @@ class TableAppender:
         """Append a micro-batch, unless the table has it.
 
         Raises:
-            TableError: the table cannot be opened or take the rows, other commits reject this one again and again, or
-                this is not a batch of `foreachBatch` in the driver.
+            TableError: the table cannot be opened or take the rows, or is partitioned by other columns; other commits
+                reject this one again and again; or this is not a batch of `foreachBatch` in the driver.
         """
         query_id = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is None:
@@ -96,6 +97,8 @@ class TableAppender:
                 return
             if rows is None:
                 rows = frame.toArrow().cast(schema)
+                for part in rows.to_batches():
+                    table.check(part, lambda _row: f"a row of micro-batch {batch_id}")
             try:
                 table.append(
                     rows.to_reader(),

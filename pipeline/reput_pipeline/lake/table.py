@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -48,9 +48,10 @@ class SchemaMismatch(TableError):
 class OtherPartitions(TableError):
     """A table exists, with other partitions than those requested."""
 
-    def __init__(self, where: str, columns: list[str]) -> None:
+    def __init__(self, where: str, columns: Sequence[str], requested: Sequence[str]) -> None:
         super().__init__(
-            f"{where} is partitioned by {','.join(columns) or 'nothing'}; leave it out, or name another --to"
+            f"the table {where} is partitioned by {','.join(columns) or 'nothing'}, not by {','.join(requested)}; "
+            "name no columns, or another table"
         )
 
 
@@ -67,10 +68,10 @@ class ProgressMoved(TableError):
 
 
 class RowRejected(TableError):
-    """A message cannot be a row of a table."""
+    """A message, or a row of a stream, cannot be a row of a table."""
 
-    def __init__(self, where: str, queue: QueueKey, offset: int, reason: str) -> None:
-        super().__init__(f"the table {where} cannot take message {offset} of queue {queue}: {reason}")
+    def __init__(self, where: str, what: str, reason: str) -> None:
+        super().__init__(f"the table {where} cannot take {what}: {reason}")
 
 
 class TableChanged(Exception):
@@ -137,6 +138,20 @@ class LakeTable(ABC):
     def misfit(self, rows: pa.RecordBatch) -> Misfit | None:  # noqa: ARG002
         """Return the first of some rows that the table cannot take; None if it can take all."""
         return None
+
+    def check(self, rows: pa.RecordBatch, what: Callable[[int], str]) -> None:
+        """Check that the table can take rows, before they are appended.
+
+        Args:
+            rows: with the columns of the table.
+            what: returns what a row is by its number, for the error.
+
+        Raises:
+            RowRejected: it cannot.
+        """
+        found = self.misfit(rows)
+        if found is not None:
+            raise RowRejected(self.where, what(found.row), found.reason)
 
     @abstractmethod
     def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:

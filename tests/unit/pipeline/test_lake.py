@@ -658,7 +658,10 @@ def test_a_delta_table_is_partitioned_on_request(run: Run, root: Path, tmp_path:
     assert run(*arguments, "--partition-by", "tags").code == 0
     refused = run(*arguments, "--partition-by", "topic,tags")
     assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--partition-by")
-    assert f"{tmp_path / 't'} is partitioned by tags; leave it out, or name another --to" in refused.err
+    assert (
+        f"{tmp_path / 't'} is partitioned by tags, not by topic,tags; name no columns, or another table"
+        in refused.err
+    )
 
 
 def test_a_partitioned_iceberg_table_takes_the_messages(run: Run, root: Path, tmp_path: Path) -> None:
@@ -704,7 +707,7 @@ def test_a_tag_that_is_too_long_for_a_directory(run: Run, table_format: str, tmp
         f"{tmp_path / 't'} cannot take message 1 of queue T/0: the table is partitioned by tags"
         in refused.err
     )
-    assert "name another --to" in refused.err
+    assert "name another table, which is not partitioned by tags" in refused.err
     assert not list((tmp_path / "t").rglob("*.parquet"))
 
 
