@@ -26,11 +26,11 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
-from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IcebergType, StringType
+from pyiceberg.types import ListType, MapType, NestedField, StringType, StructType
 
 from reput_client.arrow.queues import Generations, QueueKey
 from reput_pipeline.lake.sources import decode_sources, encode_sources
@@ -43,6 +43,7 @@ from reput_pipeline.lake.table import (
     TableUnreachable,
     mismatches,
     one_line,
+    other_type,
 )
 from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
 
@@ -76,7 +77,7 @@ class IcebergTable(LakeTable):
         self._options = options
         try:
             # As columns of a table: Iceberg has neither the small numbers of Arrow nor its names of elements.
-            self._types = _types(_pyarrow_to_schema_without_ids(options.schema))
+            self._columns = _columns(_pyarrow_to_schema_without_ids(options.schema))
             self._catalog = _catalog_of(options)
             self._table = self._opened()
         except (SchemaMismatch, TableUnreachable):
@@ -110,10 +111,11 @@ class IcebergTable(LakeTable):
     def _check(self) -> None:
         schema = self._table.schema()
         reason = mismatches(
-            self._types,
-            _types(schema),
+            self._columns,
+            _columns(schema),
             needed={column.name for column in schema.fields if column.required},
             evolve=self._options.evolve,
+            difference=_difference,
         )
         if reason is not None:
             raise SchemaMismatch(self.where, reason)
@@ -271,8 +273,38 @@ def _catalog_of(options: TableOptions) -> Catalog:
     )
 
 
-def _types(schema: Schema) -> dict[str, IcebergType]:
-    """Return the types of columns, with the same ids in equal ones."""
-    return {
-        column.name: assign_fresh_schema_ids(Schema(column)).fields[0].field_type for column in schema.fields
-    }
+def _columns(schema: Schema) -> dict[str, NestedField]:
+    return {column.name: column for column in schema.fields}
+
+
+def _difference(name: str, ours: NestedField, theirs: NestedField) -> str | None:
+    """Return why a column does not fit that of the table, or None: as the library, but without its promotions.
+
+    Nested fields are compared by name. One that always has a value fits an optional one.
+    """
+    found, wanted = _parts((name,), ours), _parts((name,), theirs)
+    if any(path not in wanted or wanted[path][0] != kind for path, (kind, _) in found.items()):
+        return other_type(name, ours.field_type, theirs.field_type)
+    for path, (_, is_required) in wanted.items():
+        if is_required and (path[:-1] in found or len(path) == 1):
+            kind, has_value = found.get(path, (None, False))
+            if not has_value:
+                there = "does not exist" if kind is None else "is optional"
+                return f"its column {'.'.join(path)} is required, and that of the messages {there}"
+    return None
+
+
+def _parts(path: tuple[str, ...], field: NestedField) -> dict[tuple[str, ...], tuple[str, bool]]:
+    """Return the type of a field and those of the fields in it by their names, and whether they are required."""
+    kind = field.field_type
+    inner: tuple[NestedField, ...] = ()
+    if isinstance(kind, StructType):
+        inner = kind.fields
+    elif isinstance(kind, ListType):
+        inner = (kind.element_field,)
+    elif isinstance(kind, MapType):
+        inner = (kind.key_field, kind.value_field)
+    found = {path: (type(kind).__name__ if inner else str(kind), field.required)}
+    for each in inner:
+        found |= _parts((*path, each.name), each)
+    return found

@@ -188,8 +188,20 @@ def _plain(text: str) -> str:
     return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])
 
 
+def other_type(name: str, ours: object, theirs: object) -> str | None:
+    """Return why a column of the messages does not fit that of a table, or None."""
+    if ours == theirs:
+        return None
+    return f"its column {name} is of type {theirs}, and that of the messages is {ours}"
+
+
 def mismatches(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], *, needed: set[str], evolve: bool
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    *,
+    needed: set[str],
+    evolve: bool,
+    difference: Callable[[str, Any, Any], str | None] = other_type,
 ) -> str | None:
     """Return why a table cannot take the messages, or None.
 
@@ -198,13 +210,14 @@ def mismatches(
         theirs: those of the table.
         needed: columns of the table that have a value in each row.
         evolve: whether missing columns are added.
+        difference: compares the types of a column.
     """
     missing = [name for name in ours if name not in theirs]
     if missing and not evolve:
         return f"it has no column {', '.join(missing)}; add them with --evolve, or leave them out with --option select"
     for name, kind in ours.items():
-        if name in theirs and theirs[name] != kind:
-            return f"its column {name} is of type {theirs[name]}, and that of the messages is {kind}"
+        if name in theirs and (reason := difference(name, kind, theirs[name])) is not None:
+            return reason
     empty = [name for name in sorted(needed) if name not in ours]
     if empty:
         return f"its column {', '.join(empty)} needs a value in each row, and the messages do not have it"

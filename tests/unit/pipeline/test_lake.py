@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,14 @@ from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.errors import DamagedStore
 from reput_pipeline.lake import copying as copying_module
 from reput_pipeline.lake.copying import Copying, open_table
-from reput_pipeline.lake.table import LakeTable, Progress, ProgressMoved, TableChanged, TableOptions
+from reput_pipeline.lake.table import (
+    LakeTable,
+    Progress,
+    ProgressMoved,
+    SchemaMismatch,
+    TableChanged,
+    TableOptions,
+)
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import OtherSource
@@ -380,6 +388,35 @@ def test_a_table_takes_the_columns_that_it_was_created_with(
     }
     for _ in range(2):
         open_table(table_format, TableOptions(str(tmp_path / "n"), pa.schema(nested.items())))
+
+
+def test_an_optional_column_of_an_iceberg_table_takes_one_that_always_has_a_value(tmp_path: Path) -> None:
+    """Also within a column, whatever the ids, texts and order of its fields; the reverse is named."""
+    text, number = pa.string(), pa.int32()
+    where = str(tmp_path / "t")
+
+    def schema(*, nullable: bool) -> pa.Schema:
+        value = pa.field("value", text, nullable)
+        fields = [
+            pa.field("left", text, metadata={"doc": f"{nullable}"}),
+            pa.field("right", number, nullable),
+        ]
+        pair = pa.struct(fields if nullable else fields[::-1])
+        return pa.schema([("map", pa.map_(text, value)), ("pair", pair), pa.field("key", text, nullable)])
+
+    ours = schema(nullable=False)
+    open_table("iceberg", TableOptions(where, schema(nullable=True)))
+    table = open_table("iceberg", TableOptions(where, ours))
+    table.load([], {})
+    row = {"map": [("a", "b")], "pair": {"right": 1, "left": "x"}, "key": "k"}
+    table.append(pa.Table.from_pylist([row], ours).to_reader(), Progress({}, {}, {}), 1)
+    assert lake_tables.read("iceberg", tmp_path / "t").to_pylist() == [row]
+    required = TableOptions(where, ours, name="reput.required")
+    open_table("iceberg", required)
+    for name, path in (("map", "map.value"), ("pair", "pair.right"), ("key", "key")):
+        columns = [schema(nullable=each.name == name).field(each.name) for each in ours]
+        with pytest.raises(SchemaMismatch, match=rf"its column {path} is required, .* messages is optional"):
+            open_table("iceberg", replace(required, schema=pa.schema(columns)))
 
 
 def test_a_topic_that_was_made_again_and_one_that_has_expired_are_named(
