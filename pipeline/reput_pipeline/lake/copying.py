@@ -170,6 +170,7 @@ class Copying:
             generations = {
                 key: known for key, known in catalog.generations.items() if key in topics and known
             }
+            # Sources are stored with messages of their topics only: a job that finds nothing new commits nothing.
             names = {queue.topic for queue in changed}
             moved = {
                 key: place

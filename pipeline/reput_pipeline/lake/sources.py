@@ -42,7 +42,8 @@ def check_source(
 ) -> None:
     """Check that a table may continue a topic with the messages of a place.
 
-    A table from before sources were noted has none, and may continue.
+    A table from before sources were noted has none, and may continue; the next commit with messages of the topic
+    stores it.
 
     Args:
         where: the table, for the error.
