@@ -538,11 +538,17 @@ def test_the_messages_of_another_directory_are_refused(
 
 
 def test_the_addresses_of_a_broker_are_those_of_the_last_commit(
-    table_format: str, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
+    table_format: str,
+    new_reput_broker: Callable[..., BackgroundBroker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So a job continues after a move in steps, each with an address in common."""
+    """So a job continues after a move in steps, each with an address in common. The same topic may move at once."""
     broker = new_reput_broker()
-    send(broker, "T", 20)
+    send(broker, "T", 30)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(copying_module, "sources_of", lambda *_: {("T", "broker-a"): "c.example:1"})
+        Job(table_format, tmp_path, tmp_path / "t", nameServer=broker.address).next(10)
     for other in ("a.example:1", "b.example:1"):
         job = Job(table_format, tmp_path, tmp_path / "t", nameServer=f"{broker.address};{other}")
         job.next(10)
