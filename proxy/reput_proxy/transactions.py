@@ -145,10 +145,7 @@ class Transactions:
             raise Rejected(Code.BAD_REQUEST, "the resolution is COMMIT or ROLLBACK")
         session = self._session
         deadline = session.deadline(timeout_s)
-        # The id does not say how old it is.
-        await check_broker(
-            session, topic, found.broker_name, Code.INVALID_TRANSACTION_ID, deadline, may_be_away=True
-        )
+        await check_broker(session, topic, found.broker_name, Code.INVALID_TRANSACTION_ID, deadline)
         header = EndTransactionHeader(
             producer_group=topic,
             tran_state_table_offset=found.queue_offset,
