@@ -74,7 +74,8 @@ def _details(command: click.Command, context: click.Context) -> Iterator[str]:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield f"\n```text\n{usage}\n```\n"
     shown = [option for option in command.get_params(context) if isinstance(option, click.Option)]
-    own = [option for option in shown if not isinstance(option, SharedOption) and option.name != "help"]
+    helps = command.get_help_option(context)
+    own = [option for option in shown if not isinstance(option, SharedOption) and option is not helps]
     if own:
         yield "\n"
         yield from _table(own, context)
