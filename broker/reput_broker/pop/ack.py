@@ -3,12 +3,14 @@
 (RocketMQ: AckMessageProcessor, ChangeInvisibleTimeProcessor.)
 
 An acknowledgement is a record in the log, and its answer waits for the ack level of the broker as that of a message
-does. It counts if it arrives before the check point's time is over. A later one is answered alike and without effect.
+does. It counts if it arrives before the check point's time is over; a later one is answered alike and without effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey
@@ -147,7 +149,7 @@ class AckProcessor(Processor):
         if next_offset is None:
             return
         self._state.positions.commit(place, next_offset)
-        self._count(CheckPointKey(place.topic, place.group, place.queue_id, 0, pop_time, ""))
+        self._count(CheckPointKey(place.topic, place.group, place.queue_id, 0, pop_time, ""), 1)
         self._state.free_queues.changed(place)
 
     def _is_committed(self, place: PoppedQueue, offset: int) -> bool:
@@ -288,9 +290,11 @@ class AckProcessor(Processor):
         def put() -> PutResult:
             result, _ = self._state.revive_log.put(records)
             if result.status is PutStatus.PUT_OK:
-                for one in done:
-                    self._count(one.key)
-                    self._acknowledged.add(one)
+                for key, group in groupby(done, attrgetter("key")):
+                    acknowledged = [*group]
+                    self._count(key, len(acknowledged))
+                    for one in acknowledged:
+                        self._acknowledged.add(one)
                 stored()
             return result
 
@@ -303,9 +307,9 @@ class AckProcessor(Processor):
             self._core.puts.default_ack(),
         )
 
-    def _count(self, key: CheckPointKey) -> None:
-        self._core.counters.note_acks(key.group, "ack", 1)
-        self._state.in_flight.done(key.group, key.topic, key.queue_id, key.pop_time)
+    def _count(self, key: CheckPointKey, count: int) -> None:
+        self._core.counters.note_acks(key.group, "ack", count)
+        self._state.in_flight.done(key.group, key.topic, key.queue_id, key.pop_time, count)
 
 
 def _in_hand(place: PoppedQueue, handle: PopHandle, offset: int) -> InHand:
