@@ -20,6 +20,7 @@ from reput_protocol.commands.topic import (
     MESSAGE_TYPES,
     PERMISSION_NAMES,
     PERMISSIONS,
+    QUEUES_MAX,
     TopicSummary,
 )
 from reput_protocol.errors import PermissionDenied, ReputError, RequestNotSupported, TopicNotFound
@@ -200,7 +201,7 @@ def describe(settings: Settings, topic: str) -> int:
 
 @command.command()
 @click.argument("topic", type=TOPIC)
-@click.option("--queues", type=click.IntRange(1, 65_535), default=4, show_default=True)
+@click.option("--queues", type=click.IntRange(1, QUEUES_MAX), default=4, show_default=True)
 @click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
 @_type_option
 @click.option(
@@ -237,7 +238,7 @@ def create(
 
 @command.command()
 @click.argument("topic", type=TOPIC)
-@click.option("--queues", type=click.IntRange(1, 65_535), help="New number of queues.")
+@click.option("--queues", type=click.IntRange(1, QUEUES_MAX), help="New number of queues.")
 @click.option("--permission", type=click.Choice(list(PERMISSIONS)), help="New permission.")
 @_type_option
 @dry_run_option

@@ -34,8 +34,8 @@ _MESSAGE_GROUP_BYTES_MAX: Final = 64
 _DELAY_MAX_S: Final = 10**11
 _GZIP_STREAMS_MAX: Final = 64
 """Of a body; each costs a copy of what follows it."""
-_ATTEMPT_MAX: Final = (1 << 31) - 1
-"""A record can say that it was delivered as often."""
+ATTEMPTS_MAX: Final = (1 << 31) - 1
+"""As a field can say; records and settings of groups may have more."""
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 BORN_HOST: Final = "__BORNHOST"
 _SYSTEM: Final = frozenset(
@@ -245,7 +245,7 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
         store_host=str(message.store_host),
         queue_id=message.queue_id,
         queue_offset=message.queue_offset,
-        delivery_attempt=min(max(message.reconsume_times, 0) + 1, _ATTEMPT_MAX),
+        delivery_attempt=min(max(message.reconsume_times, 0) + 1, ATTEMPTS_MAX),
         keys=message.keys,
     )
     if message.tag is not None:
@@ -279,7 +279,7 @@ def to_clients(messages: Iterable[M], topic: pb.Resource) -> list[tuple[M, pb.Me
             found.append((message, to_client(message, topic)))
         except DamagedMessage as error:
             log.warning("message_damaged", error=str(error))
-        except Exception as error:  # of what any producer may have stored: the messages beside it are good
+        except Exception as error:  # of what any producer may have stored: the others are good
             log.error("message_not_converted", error, topic=message.topic, message_id=message.message_id)
     return found
 

@@ -91,7 +91,7 @@ def check_group_and_topic(group: str, topic: str) -> None:
 
 def check_size(what: str, text: str, bytes_max: int, code: pb.Code) -> None:
     """Check a text that goes to a broker in the header of a request, which is limited; raises `Rejected`."""
-    if len(text) > bytes_max or len(text.encode()) > bytes_max:
+    if len(text.encode()) > bytes_max:
         raise Rejected(code, f"{what} has more than {bytes_max} bytes: {text[:80]!r}")
 
 

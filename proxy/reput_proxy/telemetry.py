@@ -15,14 +15,13 @@ from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.clients import Stream
-from reput_proxy.messages import BODY_BYTES_MAX, duration_of
+from reput_proxy.messages import ATTEMPTS_MAX, BODY_BYTES_MAX, duration_of
 from reput_proxy.receiving import WAIT_MAX_S
 from reput_proxy.rejections import Code, Rejected, check_name, decoded, ok
 
 _TOPICS_MAX: Final = 1000
 _RECEIVE_BATCH: Final = 32
 _SEND_ATTEMPTS: Final = 3
-_ATTEMPTS_MAX: Final = (1 << 31) - 1
 _NODE_JS: Final = 8
 """Its number among the languages of clients."""
 
@@ -115,7 +114,7 @@ def retry_policy(config: SubscriptionGroupConfig, *, only_exponential: bool = Fa
 def _policy_of(
     config: SubscriptionGroupConfig, given: Mapping[str, Any], only_exponential: bool
 ) -> pb.RetryPolicy:
-    policy = pb.RetryPolicy(max_attempts=min(config.retry_max_times + 1, _ATTEMPTS_MAX))
+    policy = pb.RetryPolicy(max_attempts=min(config.retry_max_times + 1, ATTEMPTS_MAX))
     if str(given.get("type")) == "EXPONENTIAL":
         steps: dict[str, Any] = given.get("exponentialRetryPolicy") or {}
         policy.exponential_backoff.initial.CopyFrom(duration_of(int(steps.get("initial", 5000))))

@@ -12,7 +12,6 @@ from reput_broker import side_by_side
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay import feature as delay_feature
 from reput_broker.ha import service as ha_service
-from reput_broker.processors import topic as topic_processor
 from reput_broker.schedule import feature as schedule_feature
 from reput_broker.schedule import messages as schedule_messages
 from reput_broker.schedule import times as schedule_times
@@ -25,7 +24,7 @@ from reput_client.consume import pull, send_back
 from reput_client.produce import accumulator
 from reput_client.produce.producer import ProducerOptions
 from reput_protocol import names, properties
-from reput_protocol.commands import dead_letters, group, pop
+from reput_protocol.commands import dead_letters, group, pop, topic
 from reput_protocol.filter import tags
 from reput_protocol.filter.sql import compiler
 from reput_protocol.record import compression, delays, put_block
@@ -57,7 +56,7 @@ FIXED: Final[dict[str, float]] = {
     "client id": names._LABEL_BYTES_MAX,
     "user, which may have `. _ - @ +`": signature.NAME_LENGTH_MAX,
     "secret of a user, at least 16": signature.SECRET_LENGTH_MAX,
-    "queues of a topic": topic_processor.QUEUES_MAX,
+    "queues of a topic": topic.QUEUES_MAX,
     "tags in an expression": tags.TAGS_MAX,
     "SQL92 expression": compiler.CHARACTERS_MAX,
     "operands and operations of an SQL92 expression": compiler.PARTS_MAX,

@@ -503,7 +503,7 @@ async def test_a_text_too_long_for_a_request_to_a_broker_is_rejected_and_disturb
 async def test_a_message_with_a_strange_count_of_deliveries_is_delivered(
     client: GrpcClient, address: str, topic: str
 ) -> None:
-    """Other protocols' producers can set it; no message beside it may be held up."""
+    """Other protocols' producers can set it; no other message may be held up."""
     await client.send(message(topic, b"good", "ID"))
 
     def store() -> None:

@@ -15,7 +15,7 @@ from reput_broker.access.model import Account, Need
 from reput_broker.console import dead_letters
 from reput_broker.console.source import InvalidQuery, Query
 from reput_protocol.commands.operation import INTAKE_WORDS, Intake
-from reput_protocol.commands.topic import MESSAGE_TYPES, PERMISSIONS
+from reput_protocol.commands.topic import MESSAGE_TYPES, PERMISSIONS, QUEUES_MAX
 from reput_protocol.printable import counted
 from reput_protocol.quantities import parse_duration
 from reput_protocol.record.message import Message
@@ -601,7 +601,7 @@ _YES_NO: Final = ("yes", "no")
 _ROWS: Final = (
     Action(
         "create-topic", "Create topic", Place.TOPICS,
-        (_TOPIC, Field("queues", "Queues", _K.NUMBER, True, "4", low=1, high=65_535),
+        (_TOPIC, Field("queues", "Queues", _K.NUMBER, True, "4", low=1, high=QUEUES_MAX),
          Field("permission", "Permission", _K.CHOICE, True, "rw", tuple(PERMISSIONS)), _TYPE),
         (_ADMIN_TOPIC,), _preview_create_topic, _create_topic,
     ),
@@ -616,7 +616,7 @@ _ROWS: Final = (
     ),
     Action(
         "alter-topic", "Change topic", Place.TOPIC,
-        (_TOPIC, Field("queues", "Queues", _K.NUMBER, low=1, high=65_535),
+        (_TOPIC, Field("queues", "Queues", _K.NUMBER, low=1, high=QUEUES_MAX),
          Field("permission", "Permission", _K.CHOICE, choices=tuple(PERMISSIONS)), _TYPE),
         (_ADMIN_TOPIC,), _preview_alter_topic, _alter_topic, about="topic",
     ),

@@ -26,11 +26,11 @@ from reput_protocol.commands.group import (
     SubscriptionGroupTableResult,
 )
 from reput_protocol.commands.table_sync import SyncTableHeader
+from reput_protocol.commands.topic import QUEUES_MAX
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import check_group, check_topic, is_system_group
 from reput_protocol.rights import Kind, Right
 
-_QUEUES_MAX = 65_535
 _CONFIG_BYTES_MAX = 4096
 _GROUPS_A_TURN = 64
 """Groups of a request after which other tasks run."""
@@ -71,10 +71,10 @@ class GroupSettingsProcessor(Processor):
                     f"the settings of group {config.group_name!r} have {size} bytes, and at most {_CONFIG_BYTES_MAX} "
                     "are kept; leave out groupRetryPolicy and subscriptionDataSet, which nothing here uses",
                 )
-            if not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
+            if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT,
-                    f"{config.retry_queue_nums} retry queues; a group has 0 to {_QUEUES_MAX} of them",
+                    f"{config.retry_queue_nums} retry queues; a group has 0 to {QUEUES_MAX} of them",
                 )
         self._settings.check_room(config.group_name for config in configs)
         for number, config in enumerate(changed, start=1):

@@ -19,6 +19,7 @@ from reput_protocol.commands.table_sync import SyncTableHeader
 from reput_protocol.commands.topic import (
     EXPIRING_ATTRIBUTE,
     GENERATION_ATTRIBUTE,
+    QUEUES_MAX,
     CreateTopicHeader,
     DeleteTopicHeader,
     GetTopicConfigHeader,
@@ -46,7 +47,6 @@ from reput_protocol.rights import Right
 
 log = structlog.get_logger(__name__)
 
-QUEUES_MAX = 65_535
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _OWN_ATTRIBUTES = frozenset({EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE})
 _QUEUES_A_TURN = 64

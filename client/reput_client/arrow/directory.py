@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, TopicKey
 from reput_client.arrow.store_files import open_store
@@ -13,7 +13,7 @@ from reput_client.arrow.urls import without_secret
 from reput_client.errors import DamagedStore, NotAStore
 from reput_protocol.codes import Perm
 from reput_protocol.commands.body import read_json
-from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
+from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, QUEUES_MAX
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import reply_topic
 from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
@@ -24,9 +24,6 @@ from reput_protocol.store.unit_files import UnitFiles
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
-
-_QUEUES_MAX: Final = 65_535
-"""Of a topic, as brokers allow."""
 
 
 class StoreDirectory:
@@ -168,7 +165,7 @@ class StoreDirectory:
 def _queues(entry: Mapping[str, Any]) -> int:
     """Return the number of queues that the settings of a topic have; of settings that are damaged, none."""
     number = entry.get("readQueueNums")
-    return number if isinstance(number, int) and number <= _QUEUES_MAX else 0
+    return number if isinstance(number, int) and number <= QUEUES_MAX else 0
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:

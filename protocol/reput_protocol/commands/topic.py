@@ -67,6 +67,10 @@ MASTER_ID: Final = 0
 """The id under which a master is announced (RocketMQ: MixAll.MASTER_ID)."""
 
 
+QUEUES_MAX: Final = 65_535
+"""Queues of a topic for reading, or for writing."""
+
+
 class ClusterInfo(LargeBody):
     """Answer body of 106: all brokers by name, and each cluster's brokers."""
 

@@ -55,7 +55,7 @@ WRONG = [
     (["archive", *STORE, *NEW, "--server", "127.0.0.1:1"], 2, "--path"),
     (["archive", *STORE, *NEW, "--option", "subscirbe=x"], 2, "--option subscirbe"),
     (["archive", *STORE, *NEW, "--file-messages", "0"], 2, "--file-messages"),
-    (["archive", *STORE, *NEW, "-o", 'startingOffsets={"nobody":{"0":1}}'], 2, "--option startingOffsets"),
+    (["archive", *STORE, *NEW, "-o", 'startingOffsets={"missing":{"0":1}}'], 2, "--option startingOffsets"),
     (["archive", *STORE, *NEW, "-o", 'endingOffsets={"T":{"7":1}}'], 2, "--option endingOffsets"),
     (["archive", *STORE, *NEW, "-o", "select=body"], 2, "--option select"),
     (["archive", *STORE, *NEW, "-o", "columns=kafka"], 2, "--option columns"),
