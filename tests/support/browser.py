@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import select
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from support.waiting import can_read
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """The program, None where none is installed."""
@@ -96,7 +97,7 @@ class Browser:
 
     def _next(self, ends_at: float, what: str) -> dict[str, Any]:
         while b"\0" not in self._received:
-            if not select.select([self._in], [], [], max(0.0, ends_at - time.monotonic()))[0]:
+            if not can_read(self._in, within_s=max(0.0, ends_at - time.monotonic())):
                 raise PageFailed(f"Chromium has not answered {what} within {_DEADLINE_S:g} s")
             data = os.read(self._in, 1 << 20)
             if not data:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 import time
@@ -29,6 +28,7 @@ from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 from support.fake_groups import FakeGroups, Peer
 from support.stored_blocks import patch_block
+from support.waiting import can_read
 
 
 @dataclass
@@ -170,8 +170,7 @@ class FakeBroker:
         """Wait until a client has sent something that was not read yet."""
         with self._lock:
             connections = list(self._connections)
-        readable, _, _ = select.select(connections, (), (), timeout_s)
-        assert readable, "no client sent anything"
+        assert can_read(*connections, within_s=timeout_s), "no client sent anything"
 
     def drop_connections(self) -> None:
         """Close all connections."""

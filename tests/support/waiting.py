@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 
 T = TypeVar("T")
+
+
+class _HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
 
 
 @dataclass
@@ -40,6 +45,17 @@ def wait_until(
         assert time.monotonic() < deadline, what() if callable(what) else what
         time.sleep(step_s)
     return found
+
+
+def can_read(*sources: int | _HasDescriptor, within_s: float) -> bool:
+    """Wait until one of these has bytes to read or has been closed by the far end; False if none has.
+
+    `select.select` refuses descriptors over 1,023, which a process with many tests behind it has.
+    """
+    poller = select.poll()
+    for source in sources:
+        poller.register(source, select.POLLIN)
+    return bool(poller.poll(within_s * 1000))
 
 
 async def until(condition: Callable[[], object], *, within_s: float = 60.0, step_s: float = 0.005) -> None:

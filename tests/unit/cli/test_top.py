@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Producer
 from reput_protocol.exit_codes import ExitCode
 from support.command import reput
+from support.waiting import can_read
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ class Terminal:
         deadline = time.monotonic() + 30
         while text not in self.text:
             assert time.monotonic() < deadline, self.text[-2000:]
-            if select.select([self.master], [], [], 0.1)[0]:
+            if can_read(self.master, within_s=0.1):
                 self.text += os.read(self.master, 1 << 16).decode("utf-8", "replace")
         self.text = self.text.partition(text)[2]
 
@@ -171,9 +171,9 @@ class Terminal:
     def ended(self) -> int:
         """Wait for the end, and check that the terminal is as before."""
         deadline = time.monotonic() + 30
-        while self.process.poll() is None or select.select([self.master], [], [], 0)[0]:
+        while self.process.poll() is None or can_read(self.master, within_s=0):
             assert time.monotonic() < deadline
-            if select.select([self.master], [], [], 0.05)[0]:
+            if can_read(self.master, within_s=0.05):
                 self.text += os.read(self.master, 1 << 16).decode("utf-8", "replace")
         status = self.process.returncode
         assert termios.tcgetattr(self.slave) == self.before
