@@ -27,6 +27,8 @@ from support.waiting import until, wait_until
 T = TypeVar("T")
 Scenario = Callable[["Face"], Coroutine[Any, Any, None]]
 FACES = ("trio", "asyncio", "blocking")
+_LONGEST_S = 300.0
+"""After this long a scenario fails where it waits, so that one that never ends has a name and a traceback."""
 PROACTOR = "proactor"
 """asyncio with an event loop like the default one of Windows."""
 
@@ -205,7 +207,8 @@ def _counting_tasks(
 
     async def run() -> None:
         before = tasks()
-        await scenario()
+        with anyio.fail_after(_LONGEST_S):
+            await scenario()
         assert tasks() == before, "a task was left behind"
 
     return run
