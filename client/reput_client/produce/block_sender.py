@@ -21,8 +21,8 @@ from reput_client.errors import ClientClosed
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.fault_isolation import FaultIsolation
-from reput_client.produce.gathered_block import GatheredBlock
 from reput_client.produce.link import Link
+from reput_client.produce.posted import GatheredBlock
 from reput_client.produce.presence import Presence
 from reput_client.produce.puts import Putter, outcome_unknown
 from reput_client.produce.queue_selector import FreeChoice, QueueChoice, RoundRobin

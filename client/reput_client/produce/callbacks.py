@@ -12,7 +12,7 @@ from itertools import repeat
 from threading import get_ident
 from typing import Final
 
-from reput_client.produce.gathered_block import GatheredBlock
+from reput_client.produce.posted import GatheredBlock
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 
 log = logging.getLogger("reput_client")

@@ -17,8 +17,7 @@ from reput_client.produce.accumulator import Accumulator, is_alone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
-from reput_client.produce.gathered_block import EncodedBlock, GatheredBlock
-from reput_client.produce.posted import OnDone, Posted
+from reput_client.produce.posted import EncodedBlock, GatheredBlock, OnDone, Posted
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.queue_selector import FreeChoice, QueueChoice
 from reput_client.receipts import SendReceipt
