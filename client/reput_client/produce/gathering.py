@@ -86,8 +86,7 @@ class Gathering:
         if posted is None:
             return None
         if on_done is not None:
-            block: GatheredBlock = posted.block  # type: ignore[assignment]  # the accumulator has made it
-            block.call_back(posted, on_done)
+            posted.block.call_back(posted, on_done)
         return posted
 
     async def post(
@@ -138,8 +137,7 @@ class Gathering:
         If the caller is cancelled before the block is sealed, the message is removed from it.
         """
         posted = self._accumulator.take(message, terms, choice) or await self._take(message, terms, choice)
-        block: GatheredBlock = posted.block  # type: ignore[assignment]  # the accumulator has made it
-        number = posted.number
+        block, number = posted.block, posted.number
         try:
             await self._sender.wait_for(block)
         except ClientClosed as closed:  # from an interrupt

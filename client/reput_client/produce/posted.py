@@ -23,41 +23,11 @@ class Waits(Protocol):
     def interruption(self) -> str | None:
         """Why the outcomes of unfinished blocks stay unknown; None if nothing has interrupted the client."""
 
-    async def wait_for(self, block: Any) -> None:
+    async def wait_for(self, block: GatheredBlock) -> None:
         """Return when a block is done."""
 
-    def wait_in_thread(self, block: Any) -> None:
+    def wait_in_thread(self, block: GatheredBlock) -> None:
         """Block the calling thread until a block is done, or the client was interrupted."""
-
-
-class PostedBlock(Protocol):
-    """What a handle needs of the block with its message: a `GatheredBlock`."""
-
-    asked: set[int]
-    """Messages whose outcome was reported or is waited for."""
-    ends_of_spans: list[Callable[[], None]]
-    """Called when the block is done."""
-
-    @property
-    def waits(self) -> Waits:
-        """What waits for the block."""
-
-    @property
-    def done(self) -> bool:
-        """Whether each message has a receipt or an error."""
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether it is done, or its outcome is unknown because the client was interrupted."""
-
-    def outcome(self, number: int) -> SendReceipt:
-        """Return one message's receipt, or raise its error."""
-
-    def receipt_of(self, number: int) -> SendReceipt | None:
-        """Return one message's receipt, if it has one."""
-
-    def error_of(self, number: int) -> ReputError | None:
-        """Return one message's error, if it has one."""
 
 
 class GatheredBlock(OutgoingBlock, kw_only=True):
@@ -152,7 +122,7 @@ class Posted:
 
     __slots__ = ("block", "number")
 
-    def __init__(self, block: PostedBlock, number: int) -> None:
+    def __init__(self, block: GatheredBlock, number: int) -> None:
         self.block = block
         self.number = number
 
@@ -212,7 +182,7 @@ class _Asking:
 
     __slots__ = ("_block", "_is_known", "_number")
 
-    def __init__(self, block: PostedBlock, number: int) -> None:
+    def __init__(self, block: GatheredBlock, number: int) -> None:
         self._block = block
         self._number = number
         self._is_known = number in block.asked  # reported by a callback, or another caller waits
