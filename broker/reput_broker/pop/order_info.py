@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from reput_broker.pop.polling import PopPolling
 from reput_broker.pop.positions import PoppedQueue
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, SavedTable
+from reput_broker.tables.config_file import ConfigTable
 
 _TABLE = "table"
 _SUSPENDED = "reputSuspended"
@@ -60,7 +60,7 @@ class OrderInfo:
         return next(iter(self.unacknowledged()), self.offsets[-1] + 1)
 
 
-class OrderInfos(SavedTable):
+class OrderInfos(ConfigTable):
     """The table. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -68,10 +68,9 @@ class OrderInfos(SavedTable):
     """
 
     def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
-        self.file = ConfigFile(path)
+        super().__init__(path)
         self._clock_ms = clock_ms
         self._table: dict[PoppedQueue, OrderInfo] = {}
-        self._unsaved = False
 
     def load(self) -> None:
         """Read the file. Blocks.
@@ -126,7 +125,7 @@ class OrderInfos(SavedTable):
         self._table[place] = OrderInfo(
             attempt_id, pop_time, invisible_time, tuple(offsets), counts=dict(counts)
         )
-        self._changed()
+        self._unsaved = True
         return counts
 
     def can_be_acknowledged(self, place: PoppedQueue, offset: int, pop_time: int) -> bool:
@@ -142,7 +141,7 @@ class OrderInfos(SavedTable):
         if pop_time != info.pop_time:
             return None  # popped again meanwhile
         info.acknowledged |= 1 << info.offsets.index(offset)
-        self._changed()
+        self._unsaved = True
         return info.next_offset()
 
     def change_time(
@@ -160,38 +159,30 @@ class OrderInfos(SavedTable):
                 info.suspended.add(offset)
             else:
                 info.suspended.discard(offset)
-            self._changed()
+            self._unsaved = True
 
     def clear(self, place: PoppedQueue) -> None:
         """Unblock a queue."""
         if self._table.pop(place, None) is not None:
-            self._changed()
+            self._unsaved = True
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Forget a deleted group or topic."""
         for place in [place for place in self._table if group == place.group or topic == place.topic]:
             self.clear(place)
 
-    def blocked(self) -> list[PoppedQueue]:
-        """Return all places of the table."""
+    def places(self) -> list[PoppedQueue]:
+        """Return the queues of the table, blocked or not."""
         return list(self._table)
 
-    # -- saving --------------------------------------------------------------------------------------------
-
-    def _changed(self) -> None:
-        self._unsaved = True
-
     @override
-    def begin_save(self) -> ConfigFileSave | None:
-        if not self._unsaved:
-            return None
-        self._unsaved = False
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
         oldest = self._clock_ms() - _KEPT_MS
         self._table = {place: info for place, info in self._table.items() if info.pop_time > oldest}
         members: dict[str, dict[str, Any]] = {}
         for (group, topic, queue_id), info in self._table.items():
             members.setdefault(f"{topic}@{group}", {})[str(queue_id)] = _members(info)
-        return ConfigFileSave(self.file, lambda: {_TABLE: members}, self._changed)
+        return lambda: {_TABLE: members}
 
 
 def _members(info: OrderInfo) -> dict[str, Any]:
@@ -237,7 +228,7 @@ class FreeQueues:
         self._orders = orders
         self._polling = polling
         self._clock_ms = clock_ms
-        self._free_at = [(orders.blocked_until(place), place) for place in orders.blocked()]
+        self._free_at = [(orders.blocked_until(place), place) for place in orders.places()]
         heapq.heapify(self._free_at)
         self._free_changed = trio.Event()
 
