@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from reput_broker.pop.positions import PoppedQueue, PopPositions
 from reput_broker.store.base.results import GetStatus
 from reput_broker.tenure.core import Core
+from reput_protocol.commands.pop import (
+    NotificationHeader,
+    PeekMessageHeader,
+    PollingInfoHeader,
+    PopMessageHeader,
+)
 from reput_protocol.names import pop_retry_topic, pop_retry_topic_v2
 
 WRONG_OFFSET: Final = (
@@ -20,22 +26,8 @@ WRONG_OFFSET: Final = (
 PRIORITY_TYPE: Final = "PRIORITY"
 _RETRY_FIRST: Final = 0.2
 """How many of the pops begin with the retry topic (RocketMQ: popFromRetryProbability)."""
-
-
-class PopTarget(Protocol):
-    """The part of a header that names the queues; queue id -1 means all of the topic."""
-
-    @property
-    def consumer_group(self) -> str:
-        """The group that pops."""
-
-    @property
-    def topic(self) -> str:
-        """The topic that it consumes."""
-
-    @property
-    def queue_id(self) -> int:
-        """The queue, or -1."""
+PopTarget: TypeAlias = PopMessageHeader | PeekMessageHeader | NotificationHeader | PollingInfoHeader
+"""A header that names the queues of a pop; queue id -1 means all of the topic."""
 
 
 class PopQueues:
