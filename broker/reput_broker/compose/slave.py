@@ -121,7 +121,6 @@ class SlaveParts(RoleParts):
         return self._core.tenures.current.master if self.copying.is_connected else None
 
     def _forget_topic(self, topic: str) -> None:
-        self._core.counters.forget_topic(topic)
         self._core.groups.forget_topic(topic)
         self._core.hold.release_topic(topic)
 

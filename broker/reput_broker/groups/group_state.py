@@ -110,6 +110,7 @@ class GroupState:
         self.progress.forget_topic(topic)
         self.locks.forget_topic(topic)
         self.lag.figures.forget_topic(topic)
+        self._counters.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
         """Forget a deleted group."""

@@ -217,7 +217,6 @@ class TopicProcessor(Processor):
         if stored := self._core.store.topics_with_records(topics):
             self._core.store.delete_topics(stored)
         for topic in topics:
-            self._core.counters.forget_topic(topic)
             self._core.groups.forget_topic(topic)
             self._core.hold.release_topic(topic)
 
