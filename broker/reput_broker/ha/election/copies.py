@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import HAConfig
-from reput_broker.ha.election.in_sync_set import InSyncSet
+from reput_broker.ha.election.in_sync_set import InSyncSet, TablesInSync
 from reput_broker.put.fence import Fence
 from reput_broker.put.progress import LogProgress, Replica, Replicas
 from reput_broker.remoting.request import Handled, Handler, Refusal, Request, Response, Result
@@ -102,7 +102,7 @@ class _Change:
     response: Response
 
 
-class TableCopies:
+class TableCopies(TablesInSync):
     """Which members have which changes of the tables.
 
     Args:
@@ -200,19 +200,19 @@ class TableCopies:
         for change in self._changes:
             _answer(change, _STOPS)
 
-    # See `in_sync_set.Tables`
+    # What the in-sync set asks
 
     @property
+    @override
     def is_waiting(self) -> bool:
-        """Whether a change is not answered yet."""
         return bool(self._changes)
 
+    @override
     def may_join(self, member: int) -> bool:
-        """Tell whether a member has all changes that were answered."""
         return not self._counts or member in self._silent or self._taken.get(member, -1) >= self._answered
 
+    @override
     def is_late(self, member: int) -> bool:
-        """Tell whether a member has lacked a change for the timeout of the set."""
         if not self._changes or member in self._silent or not self._counts:
             return False
         oldest = self._changes[0]

@@ -19,7 +19,7 @@ _CLOSE = 0.1
 """The part of the timeout within which a member was caught up that may join, and may connect again to stay."""
 
 
-class Tables(Protocol):
+class TablesInSync(Protocol):
     """Which members have the tables of the master, as they have its log."""
 
     @property
@@ -83,7 +83,7 @@ class InSyncSet:
         self._confirm = start if confirmed is None else confirmed
         self.timeout_s, self._gap_max = timeout_s, gap_max
         self._unfit: set[int] = set()
-        self.tables: Tables | None = None
+        self.tables: TablesInSync | None = None
         """Asked in addition before a member joins or stays."""
         self._followers = {
             member: _Follower(self._confirm, now, now, start, now)
