@@ -17,8 +17,7 @@ from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.connection import OfferedLog
 from reput_broker.ha.election.copies import LogCopies, TableCopies, not_announced
-from reput_broker.ha.election.elector import slave_id
-from reput_broker.ha.election.opening import Leadership
+from reput_broker.ha.election.elector import Leadership, slave_id
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
 from reput_broker.ha.replication_lag import ReplicationProgress

@@ -25,8 +25,8 @@ from reput_broker.compose.storage import (
     store_options,
 )
 from reput_broker.groups.client_table import ClientTable
+from reput_broker.ha.election.elector import Leadership
 from reput_broker.ha.election.engine import LeaseLost
-from reput_broker.ha.election.opening import Leadership
 from reput_broker.ha.reopen import Reopen
 from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, in_every_role, refusal_while_completing
 from reput_broker.observe.figures import refresh_disk_figures

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 import trio
@@ -58,6 +58,14 @@ _PASS_S = 1.0
 def slave_id(member: int) -> int:
     """Return the id under which a member is announced as a slave: 0 stands for the master."""
     return member + 1
+
+
+class Leadership(NamedTuple):
+    """What a tenure as elected master has."""
+
+    elector: Elector
+    fence: Fence
+    in_sync: InSyncSet
 
 
 class Elector(TenureSource):

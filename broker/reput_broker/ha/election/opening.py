@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Engine, Leader, Terms
-from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.put.fence import Fence, boot_time
+from reput_broker.put.fence import boot_time
 from reput_broker.store.base.errors import directory_refusals
 from reput_broker.tenure.roles import Role
 
 NOT_OPEN = "this broker is starting: its log is not open yet"
 """A broker that recovers its log for minutes must not be the master meanwhile."""
-
-
-class Leadership(NamedTuple):
-    """What a tenure as elected master has."""
-
-    elector: Elector
-    fence: Fence
-    in_sync: InSyncSet
 
 
 def make_elector(config: BrokerConfig, address: str, ha_address: str) -> Elector:
