@@ -155,7 +155,7 @@ class MasterParts(RoleParts):
             partial(prove, group=names),
             epoch=self._epoch,
         )
-        leadership.elector.on_set_change(self._table_copies.advance)
+        leadership.on_set_change.append(self._table_copies.advance)
         return self._table_copies.handlers(handlers)
 
     @override
@@ -218,10 +218,9 @@ class MasterParts(RoleParts):
         if leadership is None:
             progress.serve(Copies(service, progress, core.config))
             return service
-        leadership.elector.before_taking_over(None)
-        copies = LogCopies(leadership.in_sync, progress, core.config, leadership.elector.now)
+        copies = LogCopies(leadership.in_sync, progress, core.config, leadership.now)
         progress.serve(copies)
-        leadership.elector.on_set_change(copies.moved)
+        leadership.on_set_change.append(copies.moved)
         return service
 
     async def _run_slaves(self) -> None:

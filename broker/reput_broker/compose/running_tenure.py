@@ -189,8 +189,7 @@ class RunningTenure:
             self._epoch = await storage.begin_epoch(self.tenure.epoch)
         if self._is_elected and base.elector is not None:
             end = storage.store.max_physical_offset
-            fence, in_sync = base.elector.lead(self.tenure.epoch, storage.epochs.entries, end)
-            self._leadership = Leadership(base.elector, fence, in_sync)
+            self._leadership = base.elector.lead(self.tenure.epoch, storage.epochs.entries, end)
         epoch = self._epoch or storage.epochs.last
         base.history.note(What.BECAME_MASTER if self.tenure.is_master else What.BECAME_SLAVE, epoch)
         base.sources.recovery_duration_s = report.duration_s

@@ -63,9 +63,12 @@ def slave_id(member: int) -> int:
 class Leadership(NamedTuple):
     """What a tenure as elected master has."""
 
-    elector: Elector
     fence: Fence
     in_sync: InSyncSet
+    on_set_change: list[Callable[[], None]]
+    """See `Mastership.on_change`."""
+    now: Callable[[], float]
+    """The clock of fence and in-sync set, in seconds."""
 
 
 class Elector(TenureSource):
@@ -132,18 +135,9 @@ class Elector(TenureSource):
         """Why this member is not the master; empty if it is."""
         return "" if self._mastership is not None else self._reason
 
-    def now(self) -> float:
-        """Return the time by the clock of fence and in-sync set, in seconds."""
-        return self._clock()
-
-    def on_set_change(self, call: Callable[[], None]) -> None:
-        """Call this during the present mastership whenever `Mastership.on_change` is called."""
-        if self._mastership is not None:
-            self._mastership.on_change.append(call)
-
-    def before_taking_over(self, call: Callable[[], Awaitable[None]] | None) -> None:
+    def before_taking_over(self, call: Callable[[], Awaitable[None]]) -> None:
         """Await this, for a limited time, before this member takes over from a master that has handed over to it, and
-        that still answers.
+        that still answers. It holds until this member leads.
         """
         self._prepare = call
 
@@ -382,8 +376,8 @@ class Elector(TenureSource):
 
     # Mastership
 
-    def lead(self, epoch: int, epochs: Sequence[tuple[int, int]], start: int) -> tuple[Fence, InSyncSet]:
-        """Begin to lead with an open log, before anything is served; return fence and in-sync set of the mastership.
+    def lead(self, epoch: int, epochs: Sequence[tuple[int, int]], start: int) -> Leadership:
+        """Begin to lead with an open log, before anything is served.
 
         After a failover the set stays, but for the master before. Its members have what was confirmed; all of this log
         is confirmed once those that connect soon have it, and the others have left. So another of them can take over
@@ -403,7 +397,8 @@ class Elector(TenureSource):
             )
         in_sync = mastership.lead(start, self.confirmed(epochs, start))
         self._note_own_confirmed()
-        return mastership.fence, in_sync
+        self._prepare = None
+        return Leadership(mastership.fence, in_sync, mastership.on_change, self._clock)
 
     async def hand_over(self, member: int, end: int, *, force: bool = False) -> HandOver:
         """Make another member the master, without losing a message, and become a slave.

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from reput_broker.ha.election.elector import Elector
+from reput_broker.ha.election.elector import Elector, Leadership
 from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost, Terms
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import HandOverRefused
@@ -70,7 +70,7 @@ class Member:
         self.end = 0
         self.log_epoch = 0
         self.epochs: list[Epoch] = []
-        self.in_sync: InSyncSet | None = None
+        self.leadership: Leadership | None = None
         self.scope = trio.CancelScope()
         self.elector = self._make()
 
@@ -111,10 +111,10 @@ class Member:
                 nursery.start_soon(self.elector.run)
                 while True:
                     tenure = self.elector.current
-                    self.in_sync = None
+                    self.leadership = None
                     if tenure.is_master:
                         with suppress(LeaseLost):
-                            _, self.in_sync = self.elector.lead(tenure.epoch, self.epochs, self.end)
+                            self.leadership = self.elector.lead(tenure.epoch, self.epochs, self.end)
                     await self.elector.changed(tenure)
 
     def kill(self) -> None:
@@ -132,6 +132,10 @@ class Member:
         self.scope = trio.CancelScope()
         self.elector = self._make()
         self.group.nursery.start_soon(self.run)
+
+    @property
+    def in_sync(self) -> InSyncSet | None:
+        return None if self.leadership is None else self.leadership.in_sync
 
     @property
     def leads(self) -> bool:
@@ -613,7 +617,8 @@ async def test_what_is_confirmed_because_a_joining_member_has_gone_is_reported(g
     in_sync = group[1].in_sync
     assert in_sync is not None
     reported: list[int] = []
-    group[1].elector.on_set_change(lambda: reported.append(in_sync.confirm))
+    assert group[1].leadership is not None
+    group[1].leadership.on_set_change.append(lambda: reported.append(in_sync.confirm))
     in_sync.acknowledged(2, 0, trio.current_time())
     in_sync.own(500, 500)
     in_sync.acknowledged(2, 400, trio.current_time())
@@ -942,8 +947,9 @@ async def test_a_log_that_was_opened_for_an_earlier_tenure_does_not_lead(group: 
     assert group[1].elector.current.epoch == 2
     with pytest.raises(LeaseLost):
         group[1].elector.lead(1, [], 500)
-    fence, in_sync = group[1].elector.lead(2, [], 500)
-    assert (fence.expiry(), in_sync.confirm) == (None, 500)
+    leadership = group[1].elector.lead(2, [], 500)
+    assert leadership.fence.expiry() is None
+    assert leadership.in_sync.confirm == 500
 
 
 async def test_a_member_that_is_elected_and_cannot_lead_leaves_it_to_another(group: Group) -> None:
