@@ -317,9 +317,9 @@ class Broker:
 
     def _announce(self) -> None:
         """Have name servers list this broker, in the role that it now has."""
-        parts = None if self._running is None else self._running.parts
-        assert parts is not None, "it serves"
-        self._registration.announce(Announced(parts.own, self._announced_addresses()[0]))
+        own = self._base.routes.own
+        assert own is not None, "it serves"
+        self._registration.announce(Announced(own, self._announced_addresses()[0]))
 
     def _name_member(self) -> None:
         """Note how the other members of the group are to list this one."""

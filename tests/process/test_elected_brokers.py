@@ -286,7 +286,7 @@ async def test_a_master_stops_although_its_own_puts_wait_for_the_fence(tmp_path:
         async with TransactionProducer(master.address, group="p", check=never) as producer:
             await producer.send_in_transaction(Message(TOPIC, b"x"), roll_back)
         parts = parts_of(master)
-        parts.puts.fence.end("handed over")
+        parts.core.puts.fence.end("handed over")
         assert ((await committed(master)).remark or "").startswith("NOT_MASTER")
         async with soon():
             await parts.finish()
@@ -518,7 +518,7 @@ async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path)
         await heartbeat(again, "one")
         assert await members(again) == ["one", "two"]
         assert not copied.exists(), "another start would await members of long ago"
-        membership = parts_of(second).groups.membership
+        membership = parts_of(second).core.groups.membership
         membership.awaited.expect({"g": {"two": 0.0}}, trio.current_time())  # its time is over
         membership.expire()
         assert await members(again) == ["one"], "it did not come"

@@ -67,7 +67,7 @@ class MasterParts(RoleParts):
         leadership: Leadership | None = None,
     ) -> None:
         fence = Fence() if leadership is None else leadership.fence
-        self._core = core = build_core(base, storage, store_health, fence)
+        self.core = core = build_core(base, storage, store_health, fence)
         self._delays = storage.delays
         self._common = common = CommonParts(core, self, base.routes)
         self._gate = base.gate
@@ -75,8 +75,6 @@ class MasterParts(RoleParts):
         self._leadership = leadership
         self._epoch = epoch
         self._members = base.routes.members
-        self.groups, self.puts = core.groups, core.puts
-        self.own = common.own
         access = core.access
         self._admission = self._admission_of(access) if isinstance(access, AccessControl) else None
         core.statistics.timer_totals = storage.delays.timer_totals
@@ -84,7 +82,7 @@ class MasterParts(RoleParts):
         self._table_copies: TableCopies | None = None
         ha_port = None
         if base.ha_listener is not None:
-            ha_port = self.own.ha_port = address_of(base.ha_listener)[1]
+            ha_port = common.own.ha_port = address_of(base.ha_listener)[1]
             self.ha_service = self._serve_slaves()
         self.staging = StagingFeature(core, storage.staging)
         self.delay = DelayFeature(core, storage.delays)
@@ -126,7 +124,7 @@ class MasterParts(RoleParts):
 
     def _guarded(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
         """Return the handlers as slaves, members of the group and the lease of the master need them."""
-        core, leadership = self._core, self._leadership
+        core, leadership = self.core, self._leadership
         if leadership is not None:
             leadership.fence.who_may_lead = self._members.who_may_lead
             handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: core.store.is_confirmed)
@@ -196,11 +194,11 @@ class MasterParts(RoleParts):
         self._table_copies.introduced(header)
 
     def _admission_of(self, access: AccessControl) -> SlaveAdmission:
-        config = self._core.config
+        config = self.core.config
 
         def addresses() -> tuple[str, ...]:
             advertised = config.advertise
-            return (self.own.ha_address(advertised),) if advertised else ()
+            return (self._common.own.ha_address(advertised),) if advertised else ()
 
         return SlaveAdmission(
             access,
@@ -211,7 +209,7 @@ class MasterParts(RoleParts):
 
     def _serve_slaves(self) -> HAService:
         """Return the service for slaves, whose reports say how far the log is replicated, and in a group confirmed."""
-        core, leadership = self._core, self._leadership
+        core, leadership = self.core, self._leadership
         progress = core.puts.progress
         admit = None if self._admission is None else self._admission.admit
         service = HAService(OfferedLog(core.store, core.config.ha, progress, self._epoch, admit))
@@ -239,7 +237,7 @@ class MasterParts(RoleParts):
             await slaves.serve(admitted, f"{peer[0]}:{peer[1]}")
 
     def _sending_processors(self, transactions: TransactionTable) -> tuple[HasHandlers, ...]:
-        core, deduplicated = self._core, DeduplicatedPuts(self._core)
+        core, deduplicated = self.core, DeduplicatedPuts(self.core)
         redirects = SendRedirects(core, transactions, self.delay.delay_redirects)
         return (
             PutProcessor(core, deduplicated),
@@ -266,11 +264,11 @@ class MasterParts(RoleParts):
     async def before_serving(self) -> None:
         """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
-        core = self._core
+        core = self.core
         file = GroupMembersFile(core.store.options.data_dir / "config", core.clock_ms)
         # One that is silent for longer is no member.
         age_max_s = core.config.groups.heartbeat_timeout
-        self.groups.membership.expect(await trio.to_thread.run_sync(file.take, age_max_s))
+        core.groups.membership.expect(await trio.to_thread.run_sync(file.take, age_max_s))
 
     @property
     @override
@@ -298,7 +296,7 @@ class MasterParts(RoleParts):
         async with trio.open_nursery() as nursery:
 
             async def give_up() -> None:
-                await self.puts.fence.closed()
+                await self.core.puts.fence.closed()
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(give_up)
@@ -312,8 +310,8 @@ class MasterParts(RoleParts):
             "transactions": self.transactions.status(),
             "slaves": [slave._asdict() for slave in self._replication.slaves()],
             "copies_in_sync": self._replication.copies_in_sync,
-            "copies_wanted": self._core.config.ha.in_sync_replicas,
-            "replicated_offset": self.puts.progress.replicated.offset,
+            "copies_wanted": self.core.config.ha.in_sync_replicas,
+            "replicated_offset": self.core.puts.progress.replicated.offset,
         }
 
     def _replication_health(self) -> tuple[bool, str]:
@@ -323,7 +321,7 @@ class MasterParts(RoleParts):
         return False, f"copies in sync: {figures.in_sync}, ha.in_sync_replicas: {figures.wanted}"
 
     def _figures(self) -> ReplicationFigures:
-        config, slaves = self._core.config.ha, self._replication.slaves()
+        config, slaves = self.core.config.ha, self._replication.slaves()
         lag = {
             "other" if slave.member is None else str(slave.member): (slave.lag_bytes, slave.lag_s)
             for slave in slaves
@@ -332,16 +330,16 @@ class MasterParts(RoleParts):
             len(slaves),
             self._replication.copies_in_sync,
             config.in_sync_replicas,
-            self.puts.progress.replicated.offset,
+            self.core.puts.progress.replicated.offset,
             lag,
         )
-        return ReplicationFigures(self._core.tenures.current.role, self._epoch, figures, None)
+        return ReplicationFigures(self.core.tenures.current.role, self._epoch, figures, None)
 
     def _ha_status(self) -> HARuntimeInfo:
         slaves = self._replication.slaves()
         return HARuntimeInfo(
             True,
-            self._core.store.max_physical_offset,
+            self.core.store.max_physical_offset,
             self._replication.copies_in_sync - 1,
             [
                 HAConnectionRuntimeInfo(

@@ -7,7 +7,7 @@ one role to another, so that a broker that has changed its role is like one that
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -24,7 +24,6 @@ from reput_broker.compose.storage import (
     open_when_there_is_room,
     store_options,
 )
-from reput_broker.groups.client_table import ClientTable
 from reput_broker.ha.election.elector import Leadership
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.reopen import Reopen
@@ -34,10 +33,8 @@ from reput_broker.observe.health import BrokerState, StoreHealth
 from reput_broker.observe.history.file import What
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.processors.runtime_info import HistoryProcessor
-from reput_broker.server.connection import Connection
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.results import RecoveryReport
-from reput_broker.store.message_store import MessageStore
 from reput_broker.tenure.roles import Tenure
 from reput_protocol.errors import ReputError, leaves
 
@@ -48,24 +45,6 @@ T = TypeVar("T")
 _CHANGE_GRACE_S = 0.5
 """The time that running requests get at a change of role. A request that gets no answer has an unknown outcome for its
 client, which asks the new master."""
-
-
-class _OperatedTenure:
-    """What the requests of operators see of this tenure (`processors.operations.OperatedTenure`)."""
-
-    def __init__(self, parts: MasterParts | SlaveParts, store: MessageStore) -> None:
-        self._parts = parts
-        self._store = store
-
-    def connections(self) -> Iterable[Connection]:
-        return self._parts.server.connections
-
-    def clients(self) -> ClientTable:
-        return self._parts.groups.membership.clients
-
-    async def flushed(self) -> int:
-        await self._parts.puts.progress.flushed.reached(self._store.wrote_offset)
-        return self._store.flushed_offset
 
 
 class RunningTenure:
@@ -217,7 +196,7 @@ class RunningTenure:
             )
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
-        operations = OperationsProcessor(base.operations, _OperatedTenure(parts, storage.store))
+        operations = OperationsProcessor(base.operations, parts.core, lambda: parts.server.connections)
         history = HistoryProcessor(base.history, base.sources)
         parts.server.handling.serve(in_every_role({**operations.handlers(), **history.handlers()}))
         base.operations.intake.apply_to(parts.server.handling.refuse)

@@ -50,11 +50,9 @@ class SlaveParts(RoleParts):
         tenures, config = base.tenures, base.config
         if config.election.is_on or isinstance(tenures, Elector):
             storage.store.confirm_offset = 0  # until the master says more
-        self._core = core = build_core(base, storage, store_health, Fence())
+        self.core = core = build_core(base, storage, store_health, Fence())
         self._epochs = storage.epochs
         self._common = common = CommonParts(core, self, base.routes)
-        self.groups, self.puts = core.groups, core.puts
-        self.own = common.own
         self.master_log = MasterLog(lambda: core.store.max_physical_offset)
         self.copying = HAClient(core, self._epochs, self.master_log, base.routes.members, on_reopen=on_reopen)
         self.tables = SlaveSynchronize(
@@ -74,7 +72,7 @@ class SlaveParts(RoleParts):
             has_offsets=lambda: self.tables.has_offsets,
             is_confirmed=lambda: core.store.is_confirmed,
         )
-        self.own.lost_master = lambda: self.copying.lost_master
+        common.own.lost_master = lambda: self.copying.lost_master
         if isinstance(tenures, Elector):
             tenures.before_taking_over(self.tables.complete)
         handlers = refusals.handlers(
@@ -114,18 +112,18 @@ class SlaveParts(RoleParts):
 
     @override
     def ids_to_pull_from(self) -> list[int]:
-        return [self._core.tenures.current.broker_id]
+        return [self.core.tenures.current.broker_id]
 
     def _accepted(self) -> Master | None:
         """Return the master once its history is that of this log: the tables of another would not fit."""
-        return self._core.tenures.current.master if self.copying.is_connected else None
+        return self.core.tenures.current.master if self.copying.is_connected else None
 
     def _forget_topic(self, topic: str) -> None:
-        self._core.groups.forget_topic(topic)
-        self._core.hold.release_topic(topic)
+        self.core.groups.forget_topic(topic)
+        self.core.hold.release_topic(topic)
 
     def _master_address(self) -> str | None:
-        master = self._core.tenures.current.master
+        master = self.core.tenures.current.master
         return None if master is None else master.address
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
@@ -150,7 +148,7 @@ class SlaveParts(RoleParts):
 
     def _figures(self) -> ReplicationFigures:
         figures = SlaveFigures(
-            self._core.tenures.current.master is not None,
+            self.core.tenures.current.master is not None,
             self.copying.is_connected,
             self.master_log.lag_bytes,
             self.master_log.lag_s,
@@ -159,7 +157,7 @@ class SlaveParts(RoleParts):
         return ReplicationFigures(Role.SLAVE, self._epochs.last, None, figures)
 
     def _ha_status(self) -> HARuntimeInfo:
-        copying, core = self.copying, self._core
+        copying, core = self.copying, self.core
         received_ms = 0
         if copying.received_at is not None:
             received_ms = core.clock_ms() - round((trio.current_time() - copying.received_at) * 1000)

@@ -4,7 +4,7 @@ hand over to another member of its group.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -16,7 +16,6 @@ from reput_broker.config.description import config_options
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange
 from reput_broker.config.model import BrokerConfig
-from reput_broker.groups.client_table import ClientTable
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import EngineUnavailable, LeaseLost
 from reput_broker.ha.election.mastership import HandOverRefused
@@ -84,19 +83,6 @@ class Connected(Client, Protocol):
     silent_since: float
 
 
-class OperatedTenure(Protocol):
-    """The tenure of a role, as the requests of operators see it."""
-
-    def connections(self) -> Iterable[Connected]:
-        """Return the open connections."""
-
-    def clients(self) -> ClientTable:
-        """Return the clients that have sent a heartbeat."""
-
-    def flushed(self) -> Awaitable[int]:
-        """Sync the log; the result is its flushed offset."""
-
-
 class MessageIntake(Permission):
     """Whether the broker takes messages of producers. It outlasts the tenures, and so does a drain.
 
@@ -159,11 +145,18 @@ class Operations:
 
 
 class OperationsProcessor(Processor):
-    """Answers operators in one tenure."""
+    """Answers operators in one tenure.
 
-    def __init__(self, operations: Operations, tenure: OperatedTenure) -> None:
+    Args:
+        connections: returns the open ones.
+    """
+
+    def __init__(
+        self, operations: Operations, core: Core, connections: Callable[[], Iterable[Connected]]
+    ) -> None:
         self._broker = operations
-        self._tenure = tenure
+        self._core = core
+        self._connections = connections
 
     @override
     def handlers(self) -> dict[int, Handler]:
@@ -182,7 +175,7 @@ class OperationsProcessor(Processor):
         """Answer with all connections, this one included."""
         now = trio.current_time()
         found = []
-        for position, connection in enumerate(self._tenure.connections()):
+        for position, connection in enumerate(self._connections()):
             if position % _CLIENTS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             if not connection.is_closed:
@@ -190,7 +183,7 @@ class OperationsProcessor(Processor):
         return Response(0, body=await write_in_turns(ClientDescriptions(found)))
 
     def _described(self, connection: Connected, now: float) -> ClientDescription:
-        channel = self._tenure.clients().get(connection)
+        channel = self._core.groups.membership.clients.get(connection)
         return ClientDescription(
             connection.peer,
             connection.role,
@@ -244,7 +237,7 @@ class OperationsProcessor(Processor):
     def disconnect_client(self, request: Request) -> Response:
         """Close a client's connection. The client may connect again."""
         address = DisconnectClientHeader.from_ext(request.ext).address
-        found = [one for one in self._tenure.connections() if one.peer == address and not one.is_closed]
+        found = [one for one in self._connections() if one.peer == address and not one.is_closed]
         if not found:
             raise Refusal(
                 ErrorCode.NOT_FOUND, f"no client is connected from {address[:80]!r}; nothing was disconnected"
@@ -259,7 +252,9 @@ class OperationsProcessor(Processor):
         return Response(0)
 
     async def _flushed(self, was: Intake) -> Response:
-        return Response(0, body=FlushedBody(await self._tenure.flushed(), was).to_json())
+        store = self._core.store
+        await self._core.puts.progress.flushed.reached(store.wrote_offset)
+        return Response(0, body=FlushedBody(store.flushed_offset, was).to_json())
 
 
 class PromotionProcessor(Processor):

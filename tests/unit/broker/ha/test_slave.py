@@ -115,7 +115,7 @@ async def test_a_pull_ahead_of_a_slave_leaves_the_progress_of_its_group(tmp_path
         client = RemotingClient(broker.address)
         answer = await ask(client, RequestCode.PULL_MESSAGE, {**PULL, "queueOffset": 5})
         assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "5")
-        progress = slave_parts_of(broker).groups.progress.get("g", "T", 0)
+        progress = slave_parts_of(broker).core.groups.progress.get("g", "T", 0)
         assert progress is not None
         assert progress.pull_offset == 5
         client.close()

@@ -29,7 +29,7 @@ class Master:
 
     def __init__(self, broker: Broker) -> None:
         parts = parts_of(broker)
-        core = parts._core
+        core = parts.core
         self.address = broker.address
         self.store, self.delays = core.store, parts._delays
         self.modes, self.members = core.tables.request_modes, core.groups.membership

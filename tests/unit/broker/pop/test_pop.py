@@ -560,7 +560,7 @@ async def test_a_new_master_does_not_take_back_a_reset(tmp_path: Path) -> None:
         consumer = Consumer(bench)
         popped = await consumer.pop()
         bench.tables.offsets.commit(GROUP, TOPIC, 0, 0)
-        bench.parts.groups.resets.set(GROUP, TOPIC, 0, 0)
+        bench.parts.core.groups.resets.set(GROUP, TOPIC, 0, 0)
         offsets = await offsets_of_a_slave(bench)
         await consumer.change(popped[2], 60_000)
         await bench.pass_time(10)
@@ -848,7 +848,7 @@ async def test_a_reset_moves_what_is_popped_next(tmp_path: Path) -> None:
         await send(bench, b"0", b"1")
         consumer = Consumer(bench)
         assert len(await consumer.pop()) == 2
-        state = bench.parts.groups
+        state = bench.parts.core.groups
         bench.tables.offsets.commit(GROUP, TOPIC, 0, 0)
         state.resets.set(GROUP, TOPIC, 0, 0)
         assert bodies(await consumer.pop()) == [b"0", b"1"]

@@ -69,7 +69,7 @@ async def test_puts_are_refused_while_one_waits_too_long_for_a_file_and_that_one
 ) -> None:
     async with broker_bench(tmp_path) as bench:
         await bench.create_topic("orders")
-        lock = bench.parts.puts.lock
+        lock = bench.parts.core.puts.lock
         async with trio.open_nursery() as nursery, lock.held():
             nursery.start_soon(bench.client().send, "orders", b"waits")
             await bench.pass_time(0.9)

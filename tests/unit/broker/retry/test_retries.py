@@ -239,7 +239,7 @@ async def test_a_direct_send_of_a_group_that_holds_locks_is_a_dead_letter(tmp_pa
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
         await bench.create_topic("orders")
-        bench.parts.groups.locks.lock("billing", "c1", [("orders", 0)])
+        bench.parts.core.groups.locks.lock("billing", "c1", [("orders", 0)])
         await client.send(RETRY, b"gave up", {"RETRY_TOPIC": "orders"}, reconsume_times=1)
         (dead,) = await bench.read(DLQ)
         assert dead.property_map()["DLQ_REASON"] == "ordered"

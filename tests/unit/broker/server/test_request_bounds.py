@@ -83,7 +83,7 @@ async def test_a_heartbeat_with_many_groups_is_handled_in_pieces(tmp_path: Path)
         async with beside() as turns:
             assert (await beat(client, producers=groups)).code == 0
         assert turns.count > 10
-        membership = bench.parts.groups.membership
+        membership = bench.parts.core.groups.membership
         assert len(membership.producers) == 900
         bench.gone(client)
         assert len(membership.producers) == 0
@@ -92,7 +92,7 @@ async def test_a_heartbeat_with_many_groups_is_handled_in_pieces(tmp_path: Path)
 
 async def test_more_than_is_held_of_one_client_is_refused_whole(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", groups={"client_memory_max": "64KiB"}) as bench:
-        client, membership = bench.client(), bench.parts.groups.membership
+        client, membership = bench.client(), bench.parts.core.groups.membership
         many = tuple(f"g{number}" for number in range(200))
         for response in (
             await beat(client, producers=many),
@@ -129,7 +129,7 @@ async def test_at_the_limit_of_all_clients_members_stay_and_others_are_refused(
 
 async def test_names_in_heartbeats_are_checked(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
-        client, membership = bench.client(), bench.parts.groups.membership
+        client, membership = bench.client(), bench.parts.core.groups.membership
         for response in (
             await beat(client, producers=("fine", "not\nfine")),
             await beat(client, producers=("fine", "not\u202efine")),
@@ -146,7 +146,7 @@ async def test_names_in_heartbeats_are_checked(tmp_path: Path) -> None:
 
 async def test_names_that_rocketmq_takes_in_heartbeats_are_taken(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
-        client, membership = bench.client(), bench.parts.groups.membership
+        client, membership = bench.client(), bench.parts.core.groups.membership
         groups = ["order.service", "Bestellungen f\xfcr Kunden", "x" * 121, "y" * 255]
         response = await beat(
             client, consumer("c" * 120, "order.created", "t" * 200), producers=tuple(groups)
@@ -170,7 +170,7 @@ async def test_a_heartbeat_that_says_very_much_is_refused(tmp_path: Path) -> Non
         response = await bench.client().ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
         assert response is not None
         assert response.code == ResponseCode.INVALID_PARAMETER
-        assert len(bench.parts.groups.membership.online) == 0
+        assert len(bench.parts.core.groups.membership.online) == 0
 
 
 async def test_a_client_with_too_many_waiting_pulls_is_answered_busy(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_a_held_pull_of_a_member_that_has_left_gets_no_message(tmp_path: P
         left = answers["gT"]
         assert left is not None
         assert int(str(left.ext["nextBeginOffset"])) == 0
-        progress = bench.parts.groups.progress
+        progress = bench.parts.core.groups.progress
         pulled = {group: queue[0].pull_offset for group, topic, queue in progress.items() if topic == "T"}
         assert pulled == {"g": 0, "h": 1}
 
@@ -348,7 +348,7 @@ async def test_locks_are_granted_in_pieces(tmp_path: Path) -> None:
             assert response.code == 0
             if code == RequestCode.LOCK_BATCH_MQ:
                 assert LockBatchResult.from_json(response.body).locked == queues[:3000]
-        assert len(bench.parts.groups.locks) == 0
+        assert len(bench.parts.core.groups.locks) == 0
 
 
 async def test_the_bounds_of_a_topic_with_many_queues_are_looked_up_in_pieces(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ async def test_large_bodies_of_many_clients_are_parsed_one_a_turn(tmp_path: Path
             for _ in range(20):
                 nursery.start_soon(partial(beat, bench.client(), producers=groups))
         assert len(set(parsed)) == 20
-        assert len(bench.parts.groups.membership.producers.producers("group-299")) == 20
+        assert len(bench.parts.core.groups.membership.producers.producers("group-299")) == 20
 
 
 @pytest.mark.parametrize("value", [b"1e1", b"{}", b"[]"])

@@ -63,7 +63,7 @@ async def serving(
 def confirm(broker: Broker, offset: int) -> None:
     """Have the log confirmed up to an offset, which may be less than before."""
     broker.store.confirm_offset = None
-    progress = parts_of(broker).puts.progress
+    progress = parts_of(broker).core.puts.progress
     progress.confirm(0)
     progress.confirm(offset)
 
