@@ -37,6 +37,8 @@ from reput_protocol.wire.header import Value
 
 PART_BYTES: Final = 4 << 20
 _KEPT_S: Final = 30.0
+_POPS_SEPARATOR: Final = "/"
+"""Separates the version of the offsets from the log offset of check points."""
 
 
 class _Kept(NamedTuple):
@@ -81,10 +83,6 @@ class TableParts:
         return handle
 
 
-_POPS_SEPARATOR = "/"
-"""Separates the version of the offsets from the log offset of check points."""
-
-
 class TableSyncProcessor:
     """Answers with tables, or only with their version if the slave has it.
 
@@ -115,46 +113,37 @@ class TableSyncProcessor:
         self._delays = delays
         self._membership = membership
         self._clock_ms = clock_ms
-        self._run = secrets.token_hex(4)
+        self._run = run = secrets.token_hex(4)
         self._parts = TableParts()
-        versions: dict[int, Callable[[], str]] = {
+        served: dict[int, Callable[[], str]] = {
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda: _text(tables.topics.version),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: _text(tables.groups.version),
             RequestCode.GET_SINK_BATCHES: lambda: _text(batches_version()),
             RequestCode.GET_ALL_DELAY_OFFSET: lambda: f"{crc32(delays.offsets_version().encode()):x}",
         }
-        self._handlers = {
-            code: partial(self._answer, version, handlers[code]) for code, version in versions.items()
+        self._tables: dict[int, tuple[Callable[[], str], Handler]] = {
+            **{code: (version, handlers[code]) for code, version in served.items()},
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: (
+                lambda: f"{run}-{tables.request_modes.changes}",
+                self.request_modes,
+            ),
+            RequestCode.GET_GROUP_MEMBERS: (lambda: f"{run}-{membership.online.changes}", self.group_members),
+            RequestCode.GET_ALL_SCHEDULES: (lambda: f"{run}-{tables.schedules.changes}", self.schedules),
+            RequestCode.GET_TIMER_CHECK_POINT: (self._timer_version, self.timer_checkpoint),
         }
+        """What returns the version of a table, and what answers with it; the offsets have an answer of their own."""
+        versions = {code: version for code, (version, _) in self._tables.items()}
         versions[RequestCode.GET_ALL_CONSUMER_OFFSET] = lambda: self._offsets.changes_version
-        versions[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes_version
-        versions[RequestCode.GET_GROUP_MEMBERS] = self._members_version
-        versions[RequestCode.GET_ALL_SCHEDULES] = self._schedules_version
         self._announced = [versions[code] for code in ANNOUNCED_TABLES]
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        return {code: self._parts.of(handler) for code, handler in self._whole().items()} | {
-            RequestCode.GET_TIMER_METRICS: self.timer_metrics
+        whole: dict[int, Handler] = {
+            code: partial(self._answer, *table) for code, table in self._tables.items()
         }
-
-    def _whole(self) -> dict[int, Handler]:
-        return {
-            **self._handlers,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: partial(
-                self._answer,
-                self._modes_version,
-                self.request_modes,
-            ),
-            RequestCode.GET_GROUP_MEMBERS: partial(self._answer, self._members_version, self.group_members),
-            RequestCode.GET_ALL_SCHEDULES: partial(self._answer, self._schedules_version, self.schedules),
-            RequestCode.GET_TIMER_CHECK_POINT: partial(
-                self._answer,
-                self._timer_version,
-                self.timer_checkpoint,
-            ),
-        }
+        whole[RequestCode.GET_ALL_CONSUMER_OFFSET] = self.consumer_offsets
+        handlers = {code: self._parts.of(handler) for code, handler in whole.items()}
+        return {**handlers, RequestCode.GET_TIMER_METRICS: self.timer_metrics}
 
     async def _answer(self, version: Callable[[], str], handler: Handler, request: Request) -> Handled:
         """Answer as `handler` does, with the version; without a body if the slave has that version."""
@@ -173,15 +162,6 @@ class TableSyncProcessor:
     def versions(self) -> str:
         """Return a text for each of ANNOUNCED_TABLES, with dots between, that differs whenever the table does."""
         return ".".join([f"{crc32(version().encode()):x}" for version in self._announced])
-
-    def _modes_version(self) -> str:
-        return f"{self._run}-{self._request_modes.changes}"
-
-    def _schedules_version(self) -> str:
-        return f"{self._run}-{self._schedules.changes}"
-
-    def _members_version(self) -> str:
-        return f"{self._run}-{self._membership.online.changes}"
 
     def group_members(self, _request: Request) -> Response:
         """Answer with the members of groups, for the list of a slave that becomes the master."""
