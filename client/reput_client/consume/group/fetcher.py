@@ -64,11 +64,11 @@ class FlowLimits:
             back the commit without limit, and ever more messages would be redelivered after a crash.
     """
 
-    prefetch_messages: int = 2048
-    prefetch_bytes: int = 16 * 1024 * 1024
-    queue_messages_max: int = 1000
-    queue_bytes_max: int = 100 * 1024 * 1024
-    queue_span_max: int = 2000
+    prefetch_messages: int
+    prefetch_bytes: int
+    queue_messages_max: int
+    queue_bytes_max: int
+    queue_span_max: int
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -76,31 +76,22 @@ class FlowLimits:
             if value < 1:
                 raise ValueError(f"{name} must be 1 or more, not {value}")
 
-    def room(
-        self,
-        queues: int,
-        messages: int,
-        size_b: int,
-        span: int,
-        *,
-        pull_messages: int,
-        pull_bytes: tuple[int, int],
-    ) -> Room | None:
+    def room(self, queues: int, messages: int, size_b: int, span: int) -> Room | None:
         """Return how much to pull of one of `queues` queues that has `messages`, `size_b` and `span`, or None.
 
-        `pull_messages` and `pull_bytes` (lower and upper bound) apply to any pull. No pull asks for less than the lower
-        bound, and none is made for a few messages while others wait to be handled.
+        No pull asks for less than `_PULL_BYTES_MIN`, and none is made for a few messages while others wait to be
+        handled.
         """
         if span >= self.queue_span_max or size_b >= self.queue_bytes_max:
             return None
-        share = max(1, min(pull_messages, self.prefetch_messages // queues))
+        share = max(1, min(PULL_MESSAGES_MAX, self.prefetch_messages // queues))
         share_b = self.prefetch_bytes // queues
         room = self.queue_messages_max - messages
         if room < min(share, max(1, self.queue_messages_max // _LEAST_PART)):
             return None
         return Room(
             min(share, room),
-            max(pull_bytes[0], min(pull_bytes[1], share_b, self.queue_bytes_max - size_b)),
+            max(_PULL_BYTES_MIN, min(PULL_BYTES_MAX, share_b, self.queue_bytes_max - size_b)),
         )
 
 
@@ -299,8 +290,6 @@ class Fetcher:
             assigned.undelivered + assigned.progress.in_flight,
             assigned.held_bytes(),
             0 if self._serving.in_order else assigned.span,
-            pull_messages=PULL_MESSAGES_MAX,
-            pull_bytes=(_PULL_BYTES_MIN, PULL_BYTES_MAX),
         )
 
     def collect(self) -> bool:
