@@ -21,6 +21,8 @@ from reput_broker.remoting.request import Refusal, Request
 from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.wire.header import Value
 
+log = structlog.get_logger(__name__)
+
 
 class InsecureAccess:
     """Refuses administrative requests of other machines, and logs those of this one."""
@@ -52,8 +54,6 @@ class InsecureAccess:
 
 Access: TypeAlias = AccessControl | InsecureAccess | None
 """What checks the requests of a broker; None: nothing, since only this machine can connect."""
-
-log = structlog.get_logger(__name__)
 
 SECRET_FILE: Final = "admin.secret"
 """Next to the file with the users: the secret of the administrator that was made by itself."""

@@ -1,8 +1,8 @@
 """A slave: copies the log of its master (RocketMQ: DefaultHAClient).
 
-Before each connection to the log of a Reput master, the slave compares its history with the master's (`history.py`).
-RocketMQ's masters do not describe theirs. In any case, the last record of this log must be the one that the master has
-there.
+Before each connection to the log of a Reput master, the slave compares its history with the master's
+(`log_comparison.py`). RocketMQ's masters do not describe theirs. In any case, the last record of this log must be the
+one that the master has there.
 
 What arrives is appended as whole, checked records, so that this log always ends with one. The slave reports what cannot
 be taken back: with `flush = "sync"` what is synced, else what is appended.

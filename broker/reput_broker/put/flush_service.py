@@ -39,7 +39,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-
 _HINT = "check the disk, then restart the broker; messages are rejected until then"
 
 

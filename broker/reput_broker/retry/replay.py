@@ -53,6 +53,8 @@ from reput_protocol.record.message_id import decode_offset_message_id, offset_me
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.rights import Right
 
+log = structlog.get_logger(__name__)
+
 _SETTLE_S: Final = 5.0
 _LOOKS_AT_ONCE: Final = 2
 _FORGET_AT_ONCE: Final = 1024
@@ -159,8 +161,6 @@ def _unknown(doubt: Doubt) -> Refusal:
         f"{text}; stop the broker, follow what `reput store verify` reports, then run `reput store rebuild`",
     )
 
-
-log = structlog.get_logger(__name__)
 
 _READ_BYTES: Final = 8 << 20
 """How much of the log is read at once: 2 dead letters of the largest size, or all of most requests."""

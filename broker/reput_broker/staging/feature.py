@@ -44,6 +44,8 @@ from reput_protocol.printable import counted
 from reput_protocol.record.layout import BLANK_BYTES
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits, check_put_block
 
+log = structlog.get_logger(__name__)
+
 
 class CheckedBlocks(NamedTuple):
     """The valid blocks of a request."""
@@ -425,9 +427,6 @@ def _key(query_id: str, batch_id: int, partition_id: int, staging_id: str | None
 
 def _staged(request: Request, position: int, *, kept: bool = True) -> Response:
     return Response(0, StageRecordsResult(position, kept).to_ext(request.header_type))
-
-
-log = structlog.get_logger(__name__)
 
 
 class StagingFeature:

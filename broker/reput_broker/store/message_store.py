@@ -182,7 +182,7 @@ class MessageStore:
 
     def _show_methods(self) -> None:
         """Make the methods of the parts methods of the store."""
-        # Condition (running_flags.py)
+        # Condition (base/running_flags.py)
         self.stop_writing = self._flags.become_read_only
         self.refuse_for_disk = self._flags.refuse_for_disk
 
@@ -225,7 +225,7 @@ class MessageStore:
         self.find_by_unique_key = self._key_lookup.find_by_unique_key
         self.find_replays = self._key_lookup.find_replays
 
-        # Steps that services drive (reput.py, index/store_index.py, flush.py)
+        # Steps that services drive (queue/reput.py, store_index.py, flush.py)
         self.reput_step = self._dispatch.reput_step
         self.dispatch_is_idle = self._dispatch.dispatch_is_idle
         self.replay = self._follower.replay

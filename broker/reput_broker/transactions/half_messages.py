@@ -28,8 +28,6 @@ from reput_protocol.record.record import Record, encode_record
 
 HALF_QUEUE_ID: Final = 0
 """The only half queue, as in RocketMQ."""
-
-
 FIRST_STORED: Final = "REPUT_HALF_STORED"
 """Property of a copy: when the first half message was stored, in ms since 1970, from which its age counts. RocketMQ
 uses the producer's born time, by a clock that may be wrong."""

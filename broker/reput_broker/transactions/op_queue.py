@@ -27,6 +27,9 @@ from reput_protocol.properties import encode_properties
 from reput_protocol.record.host import Host
 from reput_protocol.record.record import Record
 
+log = structlog.get_logger(__name__)
+
+_RETRY_INTERVAL_S = 1.0
 OP_QUEUE_ID: Final = 0
 OP_TAG: Final = "d"
 _SEPARATOR: Final = ","
@@ -158,11 +161,6 @@ def half_offsets_of(record: Record) -> list[int]:
         return []
     parts = record.body.decode("latin-1").split(_SEPARATOR)
     return [int(part) for part in parts if _OFFSET.fullmatch(part)]
-
-
-log = structlog.get_logger(__name__)
-
-_RETRY_INTERVAL_S = 1.0
 
 
 class OpWriter:

@@ -18,7 +18,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ReputError
 from reput_protocol.wire.frames import FRAME_BYTES_MAX, FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
 _EMPTY: Final = memoryview(b"")
@@ -178,7 +178,7 @@ class Channel:
         pending, reader = self._pending, self._reader
         for header_type, encoded, body in reader.receive_data(data):
             header = decode_header(header_type, encoded)
-            if header.flag & 1:
+            if header.flag & RESPONSE_FLAG:
                 call = pending.pop(header.opaque, None)
                 if call is None or self.peer is _UNKNOWN:
                     self._note(header)
