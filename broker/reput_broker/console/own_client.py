@@ -20,7 +20,6 @@ from reput_client.tls import TLS
 from reput_client.transport.address import Address
 from reput_client.transport.aio import AnyioRuntime
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.client import on_session
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.routing import Route
@@ -55,22 +54,38 @@ class _Options(ClientOptions):
 
 _OWN_OPTIONS: Final = _Options(_ADDRESS, timeout_s=_TIMEOUT_S)
 _NOT_USED: Final = Credentials("console", "is not signed")
-"""An `Admin` with a session of its own uses those of the session."""
+"""A client on a session that exists has those of the session."""
 
 
 def own_admin(ask: Ask, broker_name: str) -> OneBrokerAdmin:
     """Return a client whose only broker is this one. It needs no connecting and no closing."""
-    kind = on_session(OneBrokerAdmin, _OwnSession(ask, broker_name))
-    return kind(_ADDRESS, credentials=_NOT_USED)
+    return OneBrokerAdmin(_OwnSession(ask, broker_name))
 
 
 class OneBrokerAdmin(Admin):
     """A client with one broker."""
 
+    def __init__(self, session: Session) -> None:
+        self._given = session
+        super().__init__(_ADDRESS, credentials=_NOT_USED)
+
+    def _new_session(self, _options: ClientOptions) -> Session:
+        return self._given
+
     def producer(self) -> Producer:
         """Return a producer on the same session."""
-        kind = on_session(Producer, self._session)
-        return kind(_ADDRESS, group=_PRODUCER_GROUP, deduplicate=False, credentials=_NOT_USED)
+        return _OneBrokerProducer(self._given)
+
+
+class _OneBrokerProducer(Producer):
+    """A producer with one broker."""
+
+    def __init__(self, session: Session) -> None:
+        self._given = session
+        super().__init__(_ADDRESS, group=_PRODUCER_GROUP, deduplicate=False, credentials=_NOT_USED)
+
+    def _new_session(self, _options: ClientOptions) -> Session:
+        return self._given
 
 
 def member_admin(
@@ -92,8 +107,7 @@ def member_admin(
         credentials=credentials,
         tls=tls,
     )
-    kind = on_session(OneBrokerAdmin, _OneBrokerSession(options, broker_name))
-    return kind(address, credentials=_NOT_USED)
+    return OneBrokerAdmin(_OneBrokerSession(options, broker_name))
 
 
 class _OneBrokerSession(Session):

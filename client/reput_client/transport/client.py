@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.runtime import Runtime
@@ -31,7 +31,7 @@ class Client:
         return AnyioRuntime()
 
     def _new_session(self, options: ClientOptions) -> Session:
-        """Return a new client's session; see `on_session`."""
+        """Return a new client's session, unless a subclass overrides this."""
         return Session(options, self._new_runtime())
 
     def __init__(self, options: ClientOptions) -> None:
@@ -59,18 +59,6 @@ class Client:
     def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections without closing them for the parent."""
         self._session.after_fork()
-
-
-ClientT = TypeVar("ClientT", bound=Client)
-
-
-def on_session(kind: type[ClientT], session: Session) -> type[ClientT]:
-    """Return a subclass of `kind` whose clients use a session that exists, with its address and connections."""
-    return type(
-        kind.__name__,
-        (kind,),
-        {"_new_session": lambda _self, _options: session, "__module__": kind.__module__},
-    )
 
 
 _FIRST: Final = -1
