@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.record.host import Host, born_host_bytes
@@ -69,7 +70,7 @@ def blocks(messages: int, size: int) -> Iterator[tuple[int, int, bytearray]]:
 
 def put(store: MessageStore, queue_id: int, count: int, block: bytearray) -> None:
     """Put one block, which must fit into the current file."""
-    result = store.put_block(block, topic=TOPIC, queue_id=queue_id, count=count, born_host=_BORN_HOST)
+    result = store.put_one(Block(block, TOPIC, queue_id, count, _BORN_HOST))
     assert result.status.name == "PUT_OK", result
 
 

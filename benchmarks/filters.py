@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from filled_store import dispatch, opened, options_for
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.results import TransferLimits
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.select_entries import FilteredGet
@@ -125,7 +126,7 @@ def _filled(root: Path, messages: int, size: int) -> MessageStore:
     for start in range(0, messages, 64):
         batch = [_message(number, size) for number in range(start, min(start + 64, messages))]
         block = bytearray(encode_put_block(batch, "bench", 0, 1_700_000_000_000))
-        store.put_block(block, topic="bench", queue_id=0, count=len(batch), born_host=_BORN_HOST)
+        store.put_one(Block(block, "bench", 0, len(batch), _BORN_HOST))
     dispatch(store)
     return store
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tools.verify import Verification
@@ -82,7 +83,7 @@ def _fill(root: Path, records: int, size: int) -> None:
         ]
         block = bytearray(encode_put_block(messages, "bench", queue_id, 1_700_000_000_000))
         born_host = born_host_bytes("10.0.0.1", 40_000)
-        store.put_block(block, topic="bench", queue_id=queue_id, count=count, born_host=born_host)
+        store.put_one(Block(block, "bench", queue_id, count, born_host))
         store.flush_commit_log()
         while store.reput_step():
             pass

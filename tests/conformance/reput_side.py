@@ -11,6 +11,7 @@ from pathlib import Path
 from conformance.apache import SMALL
 from conformance.checks import Queue, View
 from conformance.workload import Sent
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import GetStatus, PutStatus
 from reput_broker.store.message_store import MessageStore
@@ -107,7 +108,7 @@ def _put_block(store: MessageStore, batch: list[Sent]) -> None:
         for sent in batch
     ]
     block = bytearray(encode_put_block(messages, topic, queue_id, int(time.time() * 1000)))
-    result = store.put_block(block, topic=topic, queue_id=queue_id, count=len(batch), born_host=BORN_HOST)
+    result = store.put_one(Block(block, topic, queue_id, len(batch), BORN_HOST))
     assert result.status is PutStatus.PUT_OK
 
 

@@ -51,6 +51,7 @@ from faults.sparse_files import sparse_files
 from reput_broker.store import flush as store_flush
 from reput_broker.store import store_index
 from reput_broker.store.base import file_io
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.deleted_topics import DeletedTopics
 from reput_broker.store.base.errors import DiskFull, FlushFailed
 from reput_broker.store.base.results import PutResult, PutStatus
@@ -213,14 +214,14 @@ def sync_failure_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def full_disk_swallowed(patch: pytest.MonkeyPatch) -> None:
     """a put on a full disk is acknowledged all the same"""
-    real = MessageWriter.put_block
+    real = MessageWriter.put_one
 
-    def put_block(self: MessageWriter, block: bytearray, **options: Any) -> PutResult:
-        result = real(self, block, **options)
+    def put_one(self: MessageWriter, block: Block) -> PutResult:
+        result = real(self, block)
         if result.status is PutStatus.DISK_FULL:
             return PutResult(
                 PutStatus.PUT_OK,
-                self._log.next_queue_offsets.get((options["topic"], options["queue_id"]), 0),
+                self._log.next_queue_offsets.get((block.topic, block.queue_id), 0),
                 0,
                 0,
                 0,
@@ -228,7 +229,7 @@ def full_disk_swallowed(patch: pytest.MonkeyPatch) -> None:
             )
         return result
 
-    patch.setattr(MessageWriter, "put_block", put_block)
+    patch.setattr(MessageWriter, "put_one", put_one)
 
 
 def full_disk_final(patch: pytest.MonkeyPatch) -> None:

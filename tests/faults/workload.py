@@ -174,9 +174,7 @@ class Workload:
         ]
         block = bytearray(encode_put_block(messages, *queue, T0))
         ends = ends_of(block)
-        result = self.store.put_block(
-            block, topic=queue[0], queue_id=queue[1], count=len(bodies), born_host=BORN_HOST
-        )
+        result = self.store.put_one(Block(block, queue[0], queue[1], len(bodies), BORN_HOST))
         if result.status is PutStatus.PUT_OK:
             self.commit_log()
             self._appends += 1

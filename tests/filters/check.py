@@ -9,6 +9,7 @@ from random import Random
 
 from filters.cases import NAMES, TEXTS, Case, random_case, random_properties
 from filters.ours import outcome
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.results import GetMessageResult
 from reput_broker.store.message_store import MessageStore
 from reput_client.consume.pull import PulledMessages
@@ -50,7 +51,7 @@ class FilledStore:
         while len(self.tags) < count:
             messages = [self._message(rng) for _ in range(min(rng.randrange(1, 40), count - len(self.tags)))]
             block = bytearray(encode_put_block(messages, "T", 0, T0))
-            self.store.put_block(block, topic="T", queue_id=0, count=len(messages), born_host=BORN_HOST)
+            self.store.put_one(Block(block, "T", 0, len(messages), BORN_HOST))
         dispatch_all(self.store)
 
     def _message(self, rng: Random) -> Message:

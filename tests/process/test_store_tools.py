@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
@@ -84,7 +85,7 @@ def fill_large(root: Path, messages: int) -> None:
             for n in range(first, first + 100)
         ]
         block = bytearray(encode_put_block(batch, "t", first // 100 % 4, T0))
-        store.put_block(block, topic="t", queue_id=first // 100 % 4, count=100, born_host=BORN_HOST)
+        store.put_one(Block(block, "t", first // 100 % 4, 100, BORN_HOST))
         while store.reput_step():
             pass
     dispatch_all(store)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput_broker.store.base.block import Block
 from reput_client.arrow import read_arrow
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
@@ -52,7 +53,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
             offset = sum(found.topic == topic and found.queue_id == queue_id for found in messages)
             stored = Stored(topic, queue_id, offset, clock.now_ms, TAGS[number % 4], b"%d" % number)
             block = encode_put_block([Message(topic, stored.body, tag=stored.tag)], topic, queue_id, T0)
-            store.put_block(bytearray(block), topic=topic, queue_id=queue_id, count=1, born_host=BORN_HOST)
+            store.put_one(Block(bytearray(block), topic, queue_id, 1, BORN_HOST))
             messages.append(stored)
     dispatch_all(store)
     store.close()

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.record.message import Message
@@ -56,7 +57,7 @@ def _message(topic: str, number: int, rng: random.Random, noise: bytes) -> Messa
 def fill(store: MessageStore, count: int, seed: int) -> None:
     """Put so many messages into an open store, and dispatch them."""
     for done, (topic, queue_id, size, block) in enumerate(blocks(count, seed)):
-        result = store.put_block(block, topic=topic, queue_id=queue_id, count=size, born_host=BORN_HOST)
+        result = store.put_one(Block(block, topic, queue_id, size, BORN_HOST))
         assert result.status is PutStatus.PUT_OK, result
         if done % 64 == 63:
             while store.reput_step():

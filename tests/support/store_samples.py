@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
@@ -63,7 +64,7 @@ def fill(
         if record_crc:  # which the broker adds to records that it composes, and not to blocks
             store.put_record(decode_record(bytes(block)))
         else:
-            store.put_block(block, topic="T", queue_id=queue_id, count=1, born_host=BORN_HOST)
+            store.put_one(Block(block, "T", queue_id, 1, BORN_HOST))
     dispatch_all(store)
     assert store.close()
     fill_tables(root, messages)

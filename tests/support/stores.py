@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import GetStatus, PutResult, TransferLimits
 from reput_broker.store.message_store import MessageStore
@@ -75,7 +76,7 @@ def put(
     """Put messages as one block, all with the same keys."""
     messages = [Message(topic, body, tag=tag, keys=keys, properties=properties) for body in bodies]
     block = bytearray(encode_put_block(messages, topic, queue_id, T0))
-    return store.put_block(block, topic=topic, queue_id=queue_id, count=len(bodies), born_host=BORN_HOST)
+    return store.put_one(Block(block, topic, queue_id, len(bodies), BORN_HOST))
 
 
 def dispatch_all(store: MessageStore) -> int:

@@ -21,6 +21,7 @@ from reput_broker.put.progress import Position
 from reput_broker.staging.intent import Intent, Queue, QueuePlace
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.base.stats import StoreStats
 from reput_broker.tenure.core import Core
@@ -203,13 +204,8 @@ class Publisher:
         check = None if file.may_be_sealed else BlockCheck(piece.messages)
 
         def put() -> PutResult:
-            result = store.put_block(
-                piece.data,
-                topic=block.topic,
-                queue_id=block.queue_id,
-                count=piece.messages,
-                born_host=file.born_host,
-                check=check,
+            result = store.put_one(
+                Block(piece.data, block.topic, block.queue_id, piece.messages, file.born_host, check)
             )
             if result.status is PutStatus.PUT_OK:  # here, because the wait that follows may be cancelled
                 counts[queue] = counts.get(queue, 0) + piece.messages

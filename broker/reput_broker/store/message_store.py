@@ -187,7 +187,6 @@ class MessageStore:
         self.refuse_for_disk = self._flags.refuse_for_disk
 
         # Putting (message_writer.py)
-        self.put_block = self._writer.put_block
         self.put = self._writer.put
         self.put_one = self._writer.put_one
         self.block_of = self._writer.block_of

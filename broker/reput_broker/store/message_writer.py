@@ -20,7 +20,7 @@ from reput_protocol.errors import InvalidMessage, RecordMalformed, ReputError
 from reput_protocol.names import RETRY_PREFIX
 from reput_protocol.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 from reput_protocol.record.layout import TRANSACTION_BITS, TRANSACTION_COMMIT
-from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, check_put_block
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits, check_put_block
 from reput_protocol.record.record import Record, encode_record
 
 TOPIC_BYTES_MAX = 127
@@ -130,26 +130,13 @@ class MessageWriter:
             blocks = blocks[len(stored) :]
         return results
 
-    def put_block(
-        self,
-        block: bytearray | memoryview,
-        *,
-        topic: str,
-        queue_id: int,
-        count: int,
-        born_host: bytes,
-        check: BlockCheck | None = None,
-    ) -> PutResult:
-        """Store a block of `count` encoded records of one queue (`Block`), as `put` does.
+    def put_one(self, block: Block) -> PutResult:
+        """Store one block as `put` does.
 
         Raises:
             RecordMalformed: the block breaks a rule; the error names the first bad record. Nothing was stored.
             InvalidMessage: no record can hold this topic.
         """
-        return self.put_one(Block(block, topic, queue_id, count, born_host, check))
-
-    def put_one(self, block: Block) -> PutResult:
-        """Store one block as `put` does, but raise if it breaks a rule."""
         (result,) = self.put((block,))
         if isinstance(result, ReputError):
             raise result

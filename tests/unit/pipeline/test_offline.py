@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from reput_broker.store.base.block import Block
 from reput_client.errors import NotAStore
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline_plan import (
@@ -101,7 +102,7 @@ def test_a_tag_is_found_by_its_hash_and_compared(root: Path) -> None:
     store = opened(options)
     for number in range(20):
         block = bytearray(encode_put_block([Message("T", b"x", tag=("Aa", "BB")[number % 2])], "T", 0, T0))
-        store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+        store.put_one(Block(block, "T", 0, 1, BORN_HOST))
     dispatch_all(store)
     store.close()
     _, rows = run(options.data_dir, subExpression="BB")
@@ -202,7 +203,7 @@ def large(tmp_path: Path) -> Path:
     store = opened(options)
     for number in range(24):
         block = bytearray(encode_put_block([Message("T", b"x" * BODY_BYTES, tag="a")], "T", number % 2, T0))
-        store.put_block(block, topic="T", queue_id=number % 2, count=1, born_host=BORN_HOST)
+        store.put_one(Block(block, "T", number % 2, 1, BORN_HOST))
     dispatch_all(store)
     store.close()
     return options.data_dir
@@ -290,7 +291,7 @@ def test_records_far_apart_are_read_one_by_one(tmp_path: Path) -> None:
     for number in range(60):
         body, queue_id = (b"%d" % number, 0) if number % 4 else (b"x" * 100_000, 1)
         block = bytearray(encode_put_block([Message("T", body, tag="a")], "T", queue_id, T0))
-        store.put_block(block, topic="T", queue_id=queue_id, count=1, born_host=BORN_HOST)
+        store.put_one(Block(block, "T", queue_id, 1, BORN_HOST))
     dispatch_all(store)
     store.close()
     _, rows = run(tmp_path, Narrowing(queue_ids=frozenset({0})), subExpression="a")
@@ -330,7 +331,7 @@ def test_a_topic_that_was_created_again_has_its_new_messages_only(tmp_path: Path
     for text in (b"old", b"new"):
         for number in range(6):
             block = bytearray(encode_put_block([Message("T", text, tag="a")], "T", number % 2, T0))
-            store.put_block(block, topic="T", queue_id=number % 2, count=1, born_host=BORN_HOST)
+            store.put_one(Block(block, "T", number % 2, 1, BORN_HOST))
         dispatch_all(store)
         if text == b"old":
             store.delete_topic("T")
@@ -353,7 +354,7 @@ def test_properties_of_every_shape_are_read_as_every_reader_reads_them(tmp_path:
         keys = rng.sample(["k1", "k2", "k3"], rng.randrange(3))
         message = Message("T", b"b" * rng.randrange(50), tag=tag, keys=keys, properties=properties)
         block = bytearray(encode_put_block([message], "T", 0, T0))
-        store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+        store.put_one(Block(block, "T", 0, 1, BORN_HOST))
         expected.append((number, tag, " ".join(keys) or None, properties, message.body))
     dispatch_all(store)
     store.close()

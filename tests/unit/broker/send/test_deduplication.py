@@ -10,6 +10,7 @@ import pytest
 from reput_broker.remoting.request import Refusal
 from reput_broker.send.deduplicated_puts import unique_ids_of
 from reput_broker.send.deduplication import Deduplication, StoredAt
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.results import PutResult
 from reput_broker.store.index import query as index_query
 from reput_broker.store.message_store import MessageStore
@@ -55,9 +56,7 @@ class Broker:
         before = self.deduplication.stored_before("T", ids, sizes, known)
         if before is not None:
             return before
-        result = self.store.put_block(
-            bytearray(block), topic="T", queue_id=queue_id, count=len(messages), born_host=BORN_HOST
-        )
+        result = self.store.put_one(Block(bytearray(block), "T", queue_id, len(messages), BORN_HOST))
         self.deduplication.remember("T", queue_id, ids, sizes, result, checked=check)
         return result
 
@@ -200,7 +199,7 @@ def test_the_window_ends(broker: Broker, clock: FakeClock, checked: bool) -> Non
 def test_a_key_of_another_message_is_not_a_unique_id(broker: Broker) -> None:
     message = Message("T", b"x", unique_id="other", keys=["a"])
     block = bytearray(encode_put_block([message], "T", 0, T0))
-    broker.store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+    broker.store.put_one(Block(block, "T", 0, 1, BORN_HOST))
     broker.dispatch()
     assert broker.put("a", check=True).queue_offset == 1
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, FileMissing
 from reput_broker.store.base.results import Extent, PutStatus
 from reput_broker.store.message_store import MessageStore
@@ -88,7 +89,7 @@ def test_a_malformed_block_changes_nothing(tmp_path: Path) -> None:
     put(store, b"x")
     before = log_bytes(store)
     with pytest.raises(RecordMalformed):
-        store.put_block(bytearray(b"\0" * 100), topic="T", queue_id=0, count=1, born_host=bytes(8))
+        store.put_one(Block(bytearray(b"\0" * 100), "T", 0, 1, bytes(8)))
     assert log_bytes(store) == before
     assert put(store, b"y").queue_offset == 1
 
@@ -144,7 +145,7 @@ def test_a_topic_over_127_bytes_is_stored_as_version_2(tmp_path: Path) -> None:
 def test_a_block_for_a_topic_that_no_record_holds(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path))
     with pytest.raises((InvalidMessage, RecordMalformed)):
-        store.put_block(bytearray(100), topic="", queue_id=0, count=1, born_host=bytes(8))
+        store.put_one(Block(bytearray(100), "", 0, 1, bytes(8)))
 
 
 def test_the_whole_record_checksum_is_written_and_holds(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, ForeignFile
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.index import file as index_file
@@ -33,7 +34,7 @@ def put_keys(
     store: MessageStore, body: bytes, *keys: str, unique_id: str | None = None, topic: str = "T"
 ) -> None:
     block = bytearray(encode_put_block([Message(topic, body, keys=keys, unique_id=unique_id)], topic, 0, T0))
-    result = store.put_block(block, topic=topic, queue_id=0, count=1, born_host=BORN_HOST)
+    result = store.put_one(Block(block, topic, 0, 1, BORN_HOST))
     assert result.status.name == "PUT_OK"
 
 
@@ -181,7 +182,7 @@ def test_thousands_of_keys_over_many_files_are_all_found_and_again_after_a_stop(
         messages = [Message("T", body, keys=[f"k{body.decode()}", f"m{int(body) % 7}"]) for body in part]
         ids = [f"{int(body):032X}" for body in part]
         block = bytearray(encode_put_block(messages, "T", 0, T0, ids))
-        store.put_block(block, topic="T", queue_id=0, count=len(part), born_host=BORN_HOST)
+        store.put_one(Block(block, "T", 0, len(part), BORN_HOST))
         dispatch_all(store)
     for _ in range(2):
         for body in bodies:
@@ -322,7 +323,7 @@ def test_a_full_disk_loses_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for start in range(0, 1200, 60):
         messages = [Message("T", b"%d" % n, keys=[f"k{n}", "all"]) for n in range(start, start + 60)]
         block = bytearray(encode_put_block(messages, "T", 0, T0))
-        store.put_block(block, topic="T", queue_id=0, count=60, born_host=BORN_HOST)
+        store.put_one(Block(block, "T", 0, 60, BORN_HOST))
     store.flush_commit_log()
     while store.reput_step(max_bytes=20_000):
         pass

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from reput_broker.store import cleaners as clean_consume_queue
+from reput_broker.store.base.block import Block
 from reput_broker.store.base.deleted_topics import DeletedTopics
 from reput_broker.store.base.dispatch import DispatchBatch
 from reput_broker.store.base.errors import FileMissing, FlushFailed
@@ -848,7 +849,7 @@ def test_files_derived_from_a_held_file_stay_until_it_is_gone(
 
 def put_with_key(store: MessageStore, key: str) -> None:
     block = bytearray(encode_put_block([Message("T", bytes(200), keys=[key])], "T", 0, T0))
-    store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+    store.put_one(Block(block, "T", 0, 1, BORN_HOST))
 
 
 def test_the_index_follows_the_log(store: MessageStore, machine: FakeMachine, tmp_path: Path) -> None:
