@@ -130,9 +130,9 @@ _INTERVAL_S = 0.5
 """Two wake-ups a second cost little, and show every stall that lasts."""
 
 
-async def measure_loop_delay(histogram: Histogram, interval_s: float = _INTERVAL_S) -> None:
+async def measure_loop_delay(histogram: Histogram) -> None:
     """Count how late a periodic task wakes, until cancelled."""
     while True:
-        due = trio.current_time() + interval_s
+        due = trio.current_time() + _INTERVAL_S
         await trio.sleep_until(due)
         histogram.observe(max(0.0, trio.current_time() - due))

@@ -92,16 +92,9 @@ def topic_field(topic: bytes, version: int = 0) -> tuple[int, bytes]:
     )
 
 
-def record_bytes(body_size: int, topic: str, properties_size: int, sys_flag: int = 0) -> int:
-    """Return the size of a record; `sys_flag` says which addresses are IPv6."""
-    fixed = HEAD_BYTES + 2 + len(topic_field(topic.encode())[1])
-    return (
-        fixed
-        + (12 if sys_flag & BORN_HOST_IPV6 else 0)
-        + (12 if sys_flag & STORE_HOST_IPV6 else 0)
-        + body_size
-        + properties_size
-    )
+def record_bytes(body_size: int, topic: str, properties_size: int) -> int:
+    """Return the size of a record whose addresses are IPv4."""
+    return HEAD_BYTES + 2 + len(topic_field(topic.encode())[1]) + body_size + properties_size
 
 
 def encode_blank(size: int) -> bytes:
