@@ -113,7 +113,7 @@ async def test_each_transaction_ends_once_and_as_it_should(tmp_path: Path, seed:
     async with life(directory, now_ms, set_now) as bench:
         client = bench.client()
         rounds = 0
-        while bench.parts.transactions._half_queue.transactions.open_by_topic["orders"]:
+        while bench.storage.half_queue.transactions.open_by_topic["orders"]:
             await client.heartbeat("shop")
             await bench.pass_time(31.0)
             for body, half in history.note_questions(client):

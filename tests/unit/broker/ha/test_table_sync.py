@@ -19,7 +19,7 @@ from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_client import Message, Producer
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.pop import MessageRequestMode
-from support.inside import parts_of
+from support.inside import parts_of, storage_of
 from support.member_fakes import FakeClient, consumer_data
 from support.waiting import until
 
@@ -31,12 +31,12 @@ class Master:
         parts = parts_of(broker)
         core = parts.core
         self.address = broker.address
-        self.store, self.delays = core.store, parts._delays
+        self.store, self.delays = core.store, storage_of(broker).delays
         self.modes, self.members = core.tables.request_modes, core.groups.membership
         self._sync = TableSyncProcessor(
             core.store,
             core.tables,
-            parts._delays,
+            self.delays,
             parts.staging.batches_version,
             broker.handlers,
             core.groups.membership,

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.trio(run=run_by_the_clock)
 
 
 def open_of(bench: BrokerBench, topic: str = "orders") -> int:
-    return bench.parts.transactions._half_queue.transactions.open_by_topic[topic]
+    return bench.storage.half_queue.transactions.open_by_topic[topic]
 
 
 def counted(bench: BrokerBench) -> dict[str, int]:
@@ -415,7 +415,7 @@ async def test_the_brokers_properties_in_a_clients_half_message_are_dropped(tmp_
         response = await client.end(half, COMMIT)
         assert response is not None
         assert response.code == 0
-        assert len(bench.parts.transactions._half_queue.transactions._states) == 3
+        assert len(bench.storage.half_queue.transactions._states) == 3
         await trio.sleep(31)
         assert await bench.bodies(TRANS_CHECK_MAX_TIME_TOPIC) == []
 
@@ -646,8 +646,8 @@ async def test_progress_moves_and_old_op_messages_are_forgotten(tmp_path: Path) 
         await trio.sleep(31)
         assert progress(bench) == (20, len(await op_bodies(bench)))
     async with broker_bench(tmp_path / "s") as bench:
-        assert bench.parts.transactions._half_queue.transactions.position == 20
-        assert not bench.parts.transactions._half_queue.ops.messages
+        assert bench.storage.half_queue.transactions.position == 20
+        assert not bench.storage.half_queue.ops.messages
 
 
 async def test_a_power_cut_in_the_middle_of_an_op_message_commits_once(tmp_path: Path) -> None:
@@ -716,7 +716,7 @@ async def test_progress_is_not_saved_before_what_it_rests_on_is_on_the_disk(tmp_
         store = bench.broker.store
         flush, store.flush_commit_log = store.flush_commit_log, lambda: store.flushed_offset
         await trio.sleep(61)
-        assert bench.parts.transactions._half_queue.transactions.position == 1
+        assert bench.storage.half_queue.transactions.position == 1
         assert store.flush_behind_bytes > 0
         assert progress(bench)[0] in (None, 0)
         store.flush_commit_log = flush
