@@ -7,6 +7,7 @@ such as a topic, never has an effect beyond the topic that its sender may write 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -201,6 +202,13 @@ _LIMITED: Final = {
 }
 _WITHOUT_EFFECT: Final = {names.DELAY: ("0",), names.TRAN_MSG: ("false",)}
 """Values that clients may send with a batch: its messages are neither delayed nor half messages."""
+_OF_THE_TIMER: Final = (
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DELAY_MS,
+    names.TIMER_DELIVER_MS,
+    names.TIMER_OUT_MS,
+)
+"""Properties that say when a message is delivered, besides its level."""
 _OWN_ARGUMENT: Final = {
     names.TAGS: "tag=",
     names.KEYS: "keys=",
@@ -256,6 +264,38 @@ def is_reserved(name: str, *, in_retries: bool = False) -> bool:
 def reserved_property(text: Buffer) -> str | None:
     """Return the first name in `text` that a put block may not have, or None."""
     return next((name for name in decode_properties(text) if is_reserved(name)), None)
+
+
+def without_effect(properties: Mapping[str, str], now_ms: int) -> set[str]:
+    """Return the reserved properties of a stored message that a copy can do without.
+
+    They are the marks of the broker that has stored it, and what says that it is neither delayed nor half: if the copy
+    were sent alone, its broker would remove them, or they would have no effect.
+
+    Args:
+        properties: of the message.
+        now_ms: when the copy is made.
+    """
+    found = set()
+    for name, value in properties.items():
+        rule = rule_of(name)
+        if rule is None or rule.block is not _REFUSED:
+            continue
+        # The timer has delivered a message with TIMER_OUT_MS, which is forwarded without a delay.
+        is_over = name in _OF_THE_TIMER and (
+            names.TIMER_OUT_MS in properties or _is_over(name, value, now_ms)
+        )
+        if rule.alone is _DROPPED or is_over or value.lower() in _WITHOUT_EFFECT.get(name, ()):
+            found.add(name)
+    return found
+
+
+def _is_over(name: str, value: str, now_ms: int) -> bool:
+    """Return whether a delay has no effect any more."""
+    try:
+        return int(value) <= (now_ms if name == names.TIMER_DELIVER_MS else 0)
+    except ValueError:
+        return False
 
 
 def properties_fault(text: bytes, *, in_retries: bool = False) -> str | None:

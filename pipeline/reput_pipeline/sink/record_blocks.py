@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from reput_pipeline.spark.errors import SinkError
 from reput_protocol.kernel.put_blocks import Refusal, encode_rows, property_texts
+from reput_protocol.property_rules import is_reserved, without_effect
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import topic_of_records
 
 IntArray = npt.NDArray[np.int64]
-ByteArray = npt.NDArray[np.uint8]
 
 
 def parts_of(values: pa.Array) -> tuple[memoryview, IntArray]:
@@ -114,9 +114,12 @@ def encode_records(
     born_ms = np.array([now_ms]) if columns.born_ms is None else columns.born_ms
     bodies, body_edges = parts_of(columns.body)
     try:
-        texts, text_edges = property_texts(
-            rows, *_strings(columns.tags), *_strings(columns.keys), *_entries(columns.properties)
-        )
+        of_columns = (*_strings(columns.tags), *_strings(columns.keys))
+        try:
+            texts, text_edges = property_texts(rows, *of_columns, *_entries(columns.properties))
+        except Refusal:
+            # Perhaps for what the broker has set of which a message was read. It is looked for here, as it is rare.
+            texts, text_edges = property_texts(rows, *of_columns, *_entries(columns.properties, now_ms))
         row = 0
         while row < rows:
             queue_id, first = next_queue(), row
@@ -146,8 +149,13 @@ def _strings(column: pa.Array | None) -> tuple[memoryview | bytes, IntArray]:
     return parts_of((column.fill_null("") if column.null_count else column).cast(pa.binary()))
 
 
-def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
-    """Return names and values of all properties, a mask of those with a value, and the offsets of each message's."""
+def _entries(properties: pa.MapArray | None, now_ms: int | None = None) -> tuple[Any, ...]:
+    """Return names and values of all properties, a mask of those that are written, and the offsets of each message's.
+
+    Args:
+        properties: of the messages; those without a value are not written.
+        now_ms: leaves out those that are `without_effect`, too; None: they are written.
+    """
     if properties is None:
         return *_NOTHING, *_NOTHING, np.empty(0, np.uint8), _NO_EDGES
     rows = len(properties)
@@ -159,5 +167,22 @@ def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
         beneath = np.repeat(np.asarray(properties.is_null()), np.diff(edges))
         values = pc.if_else(pa.array(beneath), pa.scalar(None, values.type), values)
     data, value_edges = _strings(values)
-    is_set: ByteArray = (np.diff(value_edges) > 0).view(np.uint8)  # null is empty, too
-    return *_strings(names), data, value_edges, is_set, edges - first
+    is_set = np.diff(value_edges) > 0  # null is empty, too
+    if now_ms is not None:
+        is_set &= ~_are_without_effect(names, values, edges - first, now_ms)
+    return *_strings(names), data, value_edges, is_set.view(np.uint8), edges - first
+
+
+def _are_without_effect(
+    names: pa.Array, values: pa.Array, edges: IntArray, now_ms: int
+) -> npt.NDArray[np.bool_]:
+    """Return a mask of the properties that are `without_effect`; `edges` are the offsets of each message's."""
+    found = np.zeros(len(names), np.bool_)
+    reserved = [name for name in names.unique().drop_null().to_pylist() if is_reserved(name)]
+    at = np.flatnonzero(np.asarray(pc.is_in(names, pa.array(reserved, names.type))))
+    for row in np.unique(np.searchsorted(edges, at, "right") - 1).tolist():
+        part = slice(int(edges[row]), int(edges[row + 1]))
+        pairs = zip(names[part].to_pylist(), values[part].to_pylist(), strict=True)
+        dropped = without_effect({name: value for name, value in pairs if value}, now_ms)
+        found[part] = [name in dropped for name in names[part].to_pylist()]
+    return found

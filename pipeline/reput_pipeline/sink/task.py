@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +30,11 @@ from reput_pipeline.spark.errors import BatchNotWritten, SinkError
 from reput_pipeline.spark.notes import note
 from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options
 from reput_protocol.commands.stage import StagedPart
-from reput_protocol.errors import ErrorCode, MessageRefused, NotFound, TopicNotFound
+from reput_protocol.errors import ErrorCode, InvalidMessage, MessageRefused, NotFound, TopicNotFound
 from reput_protocol.kernel.records import crc32
 from reput_protocol.printable import counted
+from reput_protocol.properties import CRC32, EXPIRES_AFTER, EXPIRES_AT, KEYS, TAGS, UNIQ_KEY
+from reput_protocol.property_rules import without_effect
 
 _NO_QUEUES: Final = (0,)
 
@@ -176,7 +178,7 @@ class SinkTask:
     def _check(self, writer: StagingProducer, body_max: int, batch: pa.RecordBatch, first: int) -> None:
         """Raise `SinkError` if a row cannot be written."""
         self._rows.next_row = first
-        for topic, queue_id, columns, _ in self._rows.messages(batch):
+        for topic, queue_id, columns, deliver_at in self._rows.messages(batch):
             sizes = np.asarray(pc.binary_length(columns.body))
             row = int(sizes.argmax())
             if sizes[row] > body_max:
@@ -191,8 +193,12 @@ class SinkTask:
             there = len(self._new_queues(writer) if queues is None else queues)
             if queue_id != ANY_QUEUE and self._mapped(queue_id, there) >= there:
                 raise self._no_such_queue(columns, topic, queue_id, there)
-            for _ in encode_records(columns, topic, repeat_queue(0).__next__, self._ids, 0):
+            now_ms = time.time_ns() // 1_000_000
+            for _ in encode_records(columns, topic, repeat_queue(0).__next__, self._ids, now_ms):
                 pass
+            if deliver_at is not None:
+                for _ in _delayed_messages(topic, *_delayed(columns, deliver_at)):
+                    pass
 
     def _write(self, writer: StagingProducer, messages: Messages) -> None:
         topic, queue_id, columns, _ = messages
@@ -292,13 +298,12 @@ class SinkTask:
         deliver_at = messages.deliver_at
         assert deliver_at is not None, "there are delayed messages"
         at_once = np.asarray(deliver_at.is_null())
-        later = messages.columns.take(np.flatnonzero(~at_once))
-        times = deliver_at.drop_null().to_pylist()
         queue_id = None
         if messages.queue_id != ANY_QUEUE:
             known = writer.write_queues(messages.topic) or self._new_queues(writer)
             queue_id = self._mapped(messages.queue_id, len(known))
-        for message in _delayed_messages(messages.topic, later, times):
+        delayed = _delayed(messages.columns, deliver_at)
+        for message in _delayed_messages(messages.topic, *delayed):
             self._keep(writer.post(message, queue_id=queue_id))
             self.messages += 1
         return messages._replace(columns=messages.columns.take(np.flatnonzero(at_once)), deliver_at=None)
@@ -314,25 +319,52 @@ def _no_queue() -> SinkError:
     return SinkError("the topic has no queue that takes messages; alter its permission")
 
 
+def _delayed(columns: Columns, deliver_at: pa.Array) -> tuple[Columns, list[int]]:
+    """Return the messages with a delivery time, and these times in ms."""
+    rows = np.flatnonzero(np.asarray(deliver_at.is_valid()))
+    return columns.take(rows), deliver_at.drop_null().to_pylist()
+
+
 def _delayed_messages(topic: str, columns: Columns, times_ms: list[int]) -> Iterator[Message]:
+    """Yield the messages as they are sent alone, with what `encode_records` writes.
+
+    Raises:
+        SinkError: one cannot be sent.
+    """
     from datetime import UTC, datetime
 
+    now_ms = time.time_ns() // 1_000_000
     for row, when in enumerate(times_ms):
 
-        def value(column: pa.Array | None, row: int = row) -> object:
+        def value(column: pa.Array | None, row: int = row) -> Any:
             return None if column is None else column[row].as_py()
 
-        keys = str(value(columns.keys) or "").split()
-        properties = {name: text for name, text in (value(columns.properties) or ()) if text}  # type: ignore[attr-defined]
-        yield Message(
-            topic,
-            columns.body[row].as_py(),
-            tag=str(value(columns.tags)) if value(columns.tags) else None,
-            keys=keys,
-            properties=properties,
-            flag=int(value(columns.flag) or 0),  # type: ignore[call-overload]
-            deliver_at=datetime.fromtimestamp(when / 1000, UTC),
+        properties = {name: text for name, text in (value(columns.properties) or ()) if text}
+        for name in (*without_effect(properties, now_ms), CRC32):
+            properties.pop(name, None)
+        tag, keys, unique_id, ttl_ms, expires_ms = (
+            properties.pop(name, None) for name in (TAGS, KEYS, UNIQ_KEY, EXPIRES_AFTER, EXPIRES_AT)
         )
+        tag = tag if columns.tags is None else value(columns.tags)
+        keys = keys if columns.keys is None else value(columns.keys)
+        try:
+            message = Message(
+                topic,
+                columns.body[row].as_py(),
+                tag=tag or None,
+                keys=(keys or "").split(),
+                properties=properties,
+                flag=int(value(columns.flag) or 0),
+                unique_id=unique_id,
+                deliver_at=datetime.fromtimestamp(when / 1000, UTC),
+                ttl_s=None if ttl_ms is None else int(ttl_ms) / 1000,
+                expires_at=None
+                if expires_ms is None
+                else datetime.fromtimestamp(int(expires_ms) / 1000, UTC),
+            )
+        except (InvalidMessage, OverflowError, ValueError) as error:
+            raise SinkError(f"{columns.name_of(row)}, for topic {topic!r}: {error}") from None
+        yield message
 
 
 def repeat_queue(queue_id: int) -> Iterator[int]:

@@ -189,3 +189,61 @@ def test_a_flag_of_more_than_32_bits_is_refused() -> None:
     some = columns([{"body": b"a"}, {"body": b"b"}])._replace(flag=pa.array([-(1 << 31), 1 << 31]))
     with pytest.raises(SinkError, match="flag 2147483648, but a flag has 32 bits"):
         list(encode_records(some, "orders", repeat(0).__next__, ids(), NOW))
+
+
+SPENT: list[list[tuple[str, str | None]]] = [
+    [("REPUT_REPLAY_OF", "x"), ("a", "1"), ("POP_CK", "y"), ("REAL_TOPIC", "z")],
+    [("a", "2"), ("DELAY", "0"), ("TRAN_MSG", "False")],
+    [],
+    [("TIMER_OUT_MS", "5000"), ("TIMER_DELAY_SEC", "60"), ("TIMER_ENQUEUE_MS", "1"), ("a", "4")],
+    [("TIMER_DELIVER_MS", str(NOW)), ("TIMER_DELAY_MS", "0"), ("a", "5"), ("DELAY", None)],
+    [("a", "6")],
+]
+"""What a broker has set, and delays that are over, in messages that were read from a topic."""
+
+
+def test_what_another_broker_has_set_is_left_out() -> None:
+    """A dead letter that was replayed into a topic ended each copy of the topic, also that of the job `replay`."""
+    some = columns([{"body": b"", "properties": properties} for properties in SPENT])
+    for part, first in ((some, 0), (some.slice(1, 6), 1)):
+        (block,) = encode_records(part, "t", repeat(0).__next__, ids(), NOW)
+        found = [view.property_map() for view in record_views(block.data)]
+        assert [{**each, "UNIQ_KEY": ""} for each in found] == [
+            {"UNIQ_KEY": "", **{name: value for name, value in row if name == "a"}} for row in SPENT[first:]
+        ]
+
+
+@pytest.mark.parametrize(
+    "property_",
+    [("DELAY", "3"), ("TIMER_DELIVER_MS", str(NOW + 1)), ("TIMER_DELAY_SEC", "x"), ("TRAN_MSG", "true")],
+)
+def test_what_would_have_an_effect_is_an_error(property_: tuple[str, str]) -> None:
+    some = columns([{"body": b"", "properties": [("REPUT_X", "x"), property_]}])
+    with pytest.raises(SinkError, match=f"row 0 .*'{property_[0]}', which only the broker may set"):
+        list(encode_records(some, "t", repeat(0).__next__, ids(), NOW))
+
+
+def test_delayed_messages_have_what_other_messages_have() -> None:
+    """Properties that the source has read, which `Message` has arguments for, ended the query."""
+    read = [("UNIQ_KEY", "u"), ("TAGS", "t"), ("KEYS", "k l"), ("a", "1"), ("EXPIRES_AFTER_MS", "2500")]
+    spent = [("REPUT_REPLAY_OF", "x"), ("__CRC32#", "0123456789"), ("TIMER_OUT_MS", "1")]
+    later = NOW + 1000
+    some = columns([{"body": b"b", "tag": "own", "properties": [*read, *spent]}])
+    for part, tag, keys in ((some, "own", ()), (some._replace(tags=None, keys=None), "t", ("k", "l"))):
+        (message,) = _delayed_messages("t", part, [later])
+        assert (message.tag, message.keys, message.unique_id) == (tag, keys, "u")
+        assert message.properties == {"a": "1", "EXPIRES_AFTER_MS": "2500"}
+        assert message.delay is not None
+        assert message.delay.value == str(later)
+    wrong: list[tuple[dict[str, object], int, str]] = [
+        (
+            {"body": b"", "tag": "a||b", "keys": "o-42"},
+            later,
+            r"row 0 of the partition \(keys 'o-42'\), for topic 't'",
+        ),
+        ({"body": b"", "properties": [("DELAY", "3")]}, later, "row 0 .*'DELAY'"),
+        ({"body": b""}, 1 << 60, "row 0 "),
+    ]
+    for row, when, text in wrong:
+        with pytest.raises(SinkError, match=text):
+            list(_delayed_messages("t", columns([row]), [when]))
