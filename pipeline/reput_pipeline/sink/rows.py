@@ -71,19 +71,22 @@ class RowReader:
             encoded = batch.column(names.topic).dictionary_encode()
             topics = encoded.dictionary.to_pylist()
             topic_of = np.asarray(encoded.indices, np.int64)
-            for topic in topics:
+            for number, topic in enumerate(topics):
                 try:
                     check_send_topic(topic)
                 except InvalidName as error:
-                    raise SinkError(f"column 'topic': {error}") from None
+                    row = int(np.flatnonzero(topic_of == number)[0])
+                    raise SinkError(f"{columns.name_of(row)}: column 'topic': {error}") from None
         queue_of: IntArray = np.full(rows, ANY_QUEUE, np.int64)
         if names.queue_id is not None:
             column = batch.column(names.queue_id)
-            if pc.any(pc.less(column, 0)).as_py():
-                raise SinkError(
-                    f"column {names.queue_id!r} has a number below 0; leave it null for any queue"
-                )
             queue_of = np.asarray(column.fill_null(ANY_QUEUE), np.int64)
+            below = np.flatnonzero(np.asarray(pc.less(column, 0).fill_null(False)))
+            if len(below):
+                raise SinkError(
+                    f"{columns.name_of(int(below[0]))}: column {names.queue_id!r} has a number below 0; leave it null "
+                    "for any queue"
+                )
         order = np.lexsort((queue_of, topic_of))
         changes = np.flatnonzero(np.diff(topic_of[order]) | np.diff(queue_of[order])) + 1
         for group in np.split(order, changes):
@@ -119,30 +122,36 @@ class RowReader:
             try:
                 return found if found.type == kind else found.cast(kind)
             except pa.ArrowInvalid as error:
-                raise SinkError(f"column {name!r} is not UTF-8: {error}") from None
+                row = next(row for row, value in enumerate(found.to_pylist()) if not _is_text(value))
+                raise SinkError(
+                    f"row {self.next_row + row} of the partition: column {name!r} is not UTF-8: {error}"
+                ) from None
 
         columns = Columns(
             body=column(names.body, pa.binary()),
             tags=column(names.tags, pa.string()),
             keys=column(names.keys, pa.string()),
             flag=column(names.flag, pa.int32()),
-            born_ms=None if names.born is None else self._born(batch, names.born),
             numbers=np.arange(self.next_row, self.next_row + batch.num_rows),
         )
         self._check_nulls(batch, columns)
+        if names.born is not None:
+            columns = columns._replace(born_ms=_born(batch.column(names.born), names.born, columns))
         if names.properties is None:
             return columns
         properties = batch.column(names.properties)
         if not pa.types.is_map(properties.type):
             _check_distinct(properties, columns)
-            properties = _map_of(properties)
+            properties = _map_of(properties, columns)
         return columns._replace(properties=properties)
 
-    def _born(self, batch: pa.RecordBatch, name: str) -> IntArray:
-        times = _milliseconds(batch.column(name))
-        if times.null_count:
-            raise SinkError(f"a row has a null {name!r}; leave the column out for the time of writing")
-        return np.asarray(times, np.int64)
+
+def _born(times: pa.Array, name: str, columns: Columns) -> IntArray:
+    if times.null_count:
+        raise SinkError(
+            f"{columns.name_of(_first_null(times))} has a null {name!r}; leave the column out for the time of writing"
+        )
+    return np.asarray(_milliseconds(times), np.int64)
 
 
 def _first_null(column: pa.Array) -> int:
@@ -174,25 +183,42 @@ def _milliseconds(times: pa.Array) -> pa.Array:
     )
 
 
-def _map_of(headers: pa.ListArray) -> pa.MapArray:
+def _map_of(headers: pa.ListArray, columns: Columns) -> pa.MapArray:
     """Return headers, structs of key and value, as a map."""
-    offsets = headers.offsets
-    entries = headers.values
+    offsets = np.asarray(headers.offsets, np.int64)
+    first = int(offsets[0])
+    # Of these rows only, which may be some of a batch: a header of another one is no reason to reject them.
+    entries = headers.values.slice(first, int(offsets[-1]) - first)
+    keys = entries.field("key")
     try:
         values = entries.field("value").cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise SinkError(f"column 'headers' has a value that is not UTF-8: {error}") from None
-    keys = entries.field("key")
-    if keys.null_count:
-        raise SinkError("column 'headers' has an entry without a key; give it one")
-    mask = headers.is_null() if headers.null_count else None
-    if mask is None:
-        return pa.MapArray.from_arrays(offsets, keys, values)
-    starts = np.asarray(offsets, np.int64)
-    edges = pa.array(
-        [None if null else int(start) for null, start in zip(mask.to_pylist(), starts, strict=False)]
-    )
-    return pa.MapArray.from_arrays(pa.concat_arrays([edges.cast(pa.int32()), offsets[-1:]]), keys, values)
+    except pa.ArrowInvalid:
+        values = None
+    if keys.null_count or values is None:
+        raise _bad_header(headers, columns)
+    is_null = np.append(np.asarray(headers.is_null()), False)
+    return pa.MapArray.from_arrays(pa.array(offsets - first, pa.int32(), mask=is_null), keys, values)
+
+
+def _bad_header(headers: pa.ListArray, columns: Columns) -> SinkError:
+    """Return the error for the first header without a key, or with a value that is not UTF-8."""
+    rows = pc.list_parent_indices(headers).to_pylist()
+    for row, header in zip(rows, headers.flatten().to_pylist(), strict=True):
+        if header is None or header["key"] is None:
+            return SinkError(f"{columns.name_of(row)} has a header without a key; give it one")
+        if not _is_text(header["value"]):
+            return SinkError(
+                f"{columns.name_of(row)} has a header {header['key']!r} with a value that is not UTF-8"
+            )
+    raise AssertionError("one of them is bad")
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _slices(batch: pa.RecordBatch, body: str) -> Iterator[pa.RecordBatch]:

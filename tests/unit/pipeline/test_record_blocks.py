@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_pipeline.sink.record_blocks import Columns, encode_records
-from reput_pipeline.sink.rows import RowReader
+from reput_pipeline.sink.rows import BadRows, RowReader
 from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.sink.task import _delayed_messages
 from reput_pipeline.spark.errors import SinkError
@@ -247,3 +247,53 @@ def test_delayed_messages_have_what_other_messages_have() -> None:
     for row, when, text in wrong:
         with pytest.raises(SinkError, match=text):
             list(_delayed_messages("t", columns([row]), [when]))
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"), [(("a", b"\xff"), "not UTF-8"), ((None, b"x"), "without a key")]
+)
+def test_a_bad_header_is_no_fault_of_the_other_rows(header: tuple[str, bytes], reason: str) -> None:
+    """All rows of its batch were bad ones."""
+    names = SinkColumns("value", None, "key", None, None, "headers", None, None, None)
+    reader = RowReader(names, "t")
+
+    def check(batch: pa.RecordBatch, first: int) -> None:
+        reader.next_row = first
+        list(reader.messages(batch))
+
+    rows = BadRows(names, check)
+    batch = headers([("a", b"1")], None, [header], [("b", b"2"), ("c", b"3")], None)
+    parts = [part for part, _ in rows.sift(batch, 0)]
+    assert [key for part in parts for key in part["key"].to_pylist()] == ["k0", "k1", "k3", "k4"]
+    found = [messages.columns.properties for part in parts for messages in reader.messages(part)]
+    assert [row for each in found if each is not None for row in each.to_pylist()] == [
+        [("a", "1")],
+        None,
+        [("b", "2"), ("c", "3")],
+        None,
+    ]
+    letters = rows.take(10)
+    assert letters is not None
+    assert letters.properties is not None
+    assert reason in dict(letters.properties[0].as_py())["BAD_ROW_REASON"]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"topic": "a b"}, {"queueId": -1}, {"bornTimestamp": None}, {"keys": b"\xff"}], ids=str
+)
+def test_errors_of_columns_name_the_row(bad: dict[str, object]) -> None:
+    kinds = {
+        "body": pa.binary(),
+        "topic": pa.string(),
+        "keys": pa.binary(),
+        "queueId": pa.int32(),
+        "bornTimestamp": pa.timestamp("us", "UTC"),
+    }
+    good: dict[str, object] = {"body": b"", "topic": "t", "keys": b"k", "queueId": None, "bornTimestamp": NOW}
+    rows = [good, {**good, **bad}, good]
+    batch = pa.record_batch(
+        {name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
+    )
+    names = SinkColumns("body", "topic", "keys", None, "queueId", None, None, None, "bornTimestamp")
+    with pytest.raises(SinkError, match=r"^row 1 of the partition"):
+        list(RowReader(names, None).messages(batch))
