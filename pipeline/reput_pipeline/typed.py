@@ -171,8 +171,9 @@ def _encoded(encoder: Decoder, keeps_errors: bool, batch: pa.RecordBatch) -> dic
     message_class: Any = getattr(encoder, "message_class", None)  # of Protobuf
     bodies: list[bytes | None] = []
     errors: dict[int, Exception] = {}
-    for row, value in enumerate(batch.column(VALUE).to_pylist(maps_as_pydicts="strict")):
+    for row, found in enumerate(batch.column(VALUE)):
         try:
+            value = found.as_py(maps_as_pydicts="strict")
             bodies.append(encoder.serialize(value if message_class is None else message_class(**_set(value))))
         except (RegistryRefused, RegistryUnavailable, SchemaNotFound):
             raise  # the value may be right

@@ -34,6 +34,10 @@ from reput_protocol.printable import printable_json
 from reput_protocol.record.message_id import decode_offset_message_id
 
 _SCHEMA = arrow_schema()
+_TIMES_AS_NUMBERS = pa.schema(
+    [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in _SCHEMA]
+)
+"""In microseconds: a producer's clock may be wrong, and Python has no times after the year 9999."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def find_task(task: FindTask) -> Iterator[dict[str, Any]]:
     left = task.wanted.limit
     for table in _tables(task):
         found = task.wanted.rows(table)
-        for row in found.slice(0, left).to_pylist():
+        for row in found.slice(0, left).cast(_TIMES_AS_NUMBERS).to_pylist():
             yield _message(row)
         left -= found.num_rows
         if left <= 0:
@@ -128,7 +132,7 @@ def _message(row: dict[str, Any]) -> dict[str, Any]:
     properties = dict(row.pop("properties") or ())
     shown = {**row, "messageId": properties.get("UNIQ_KEY"), "properties": properties, "size": len(body)}
     for name in ("bornTimestamp", "storeTimestamp"):
-        shown[name] = None if row[name] is None else round(row[name].timestamp() * 1000)
+        shown[name] = None if row[name] is None else row[name] // 1000
     try:
         shown["body"] = body.decode()
     except UnicodeDecodeError:

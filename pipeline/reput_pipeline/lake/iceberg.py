@@ -63,6 +63,9 @@ _PLAIN_NAMES: Final = {
     "write.object-storage.enabled": "true",
     "write.object-storage.partitioned-paths": "false",
 }
+_NO_BOUNDS: Final = {"write.metadata.metrics.column.bornTimestamp": "counts"}
+"""Of producers, whose clocks may be wrong: the library has no bounds after the year 9999, and would end with an
+error."""
 
 
 class IcebergTable(LakeTable):
@@ -213,7 +216,11 @@ def _current(metadata: TableMetadata) -> TableMetadata:
     """Return metadata with the snapshots of branches and tags only."""
     kept = {reference.snapshot_id for reference in metadata.refs.values()}
     snapshots = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in kept]
-    properties = {**metadata.properties, **(_PLAIN_NAMES if _has_texts(metadata) else {})}
+    properties = {
+        **_NO_BOUNDS,
+        **metadata.properties,
+        **(_PLAIN_NAMES if _has_texts(metadata) else {}),
+    }
     return metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": [], "properties": properties})
 
 

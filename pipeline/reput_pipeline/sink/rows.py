@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -280,7 +280,7 @@ class BadRows:
         kept, self._kept = self._kept, []
         if not kept:
             return None
-        rows = [row.to_pylist()[0] for row, _ in kept]
+        rows = [_in_python(row) for row, _ in kept]
         bodies = [row.pop(self._columns.body) or b"" for row in rows]
         texts = [body.encode() if isinstance(body, str) else body for body in bodies]
         return Columns(
@@ -296,6 +296,20 @@ class BadRows:
                 pa.map_(pa.string(), pa.string()),
             ),
         )
+
+
+def _in_python(row: pa.RecordBatch) -> dict[str, Any]:
+    """Return the values of a row; times are numbers of microseconds if one of them is after the year 9999."""
+    values: dict[str, Any]
+    try:
+        (values,) = row.to_pylist()
+    except OverflowError:
+        columns = [
+            column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+            for column in row.columns
+        ]
+        (values,) = pa.RecordBatch.from_arrays(columns, names=row.schema.names).to_pylist()
+    return values
 
 
 def _shown(value: object) -> str:

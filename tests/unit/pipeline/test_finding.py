@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 from reput_pipeline.jobs.find import Conditions
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from support.pipeline_jobs import Run
+from support.stores import BORN_HOST, T0, dispatch_all, opened, small_options
 
 BODIES = [
     "Müller".encode(),
@@ -36,3 +43,16 @@ def test_patterns_and_case_are_of_letters_and_not_of_bytes(
 ) -> None:
     found = Conditions(text=text, is_pattern=is_pattern, ignore_case=ignore_case).rows(TABLE)
     assert found["body"].to_pylist() == [BODIES[row] for row in rows]
+
+
+def test_a_born_time_after_the_year_9999_is_a_number(run: Run, tmp_path: Path) -> None:
+    """One such message ended the job."""
+    store = opened(small_options(tmp_path / "s"))
+    for born_ms in (T0 + 1, T0 * 1000):
+        block = bytearray(encode_put_block([Message("T", b"x")], "T", 0, born_ms))
+        store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+    dispatch_all(store)
+    assert store.close()
+    ran = run("find", "--path", tmp_path / "s", "--text", "x", "--master", "none")
+    assert ran.code == 0, ran.err
+    assert [json.loads(line)["bornTimestamp"] for line in ran.lines] == [T0 + 1, T0 * 1000]

@@ -37,9 +37,10 @@ from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import OtherSource
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.record.put_block import encode_put_block
 from support.pipeline_jobs import Run, runner
 from support.store_samples import MESSAGES, fill, fill_tables
-from support.stores import dispatch_all, flip_bit, opened, put, small_options
+from support.stores import BORN_HOST, T0, dispatch_all, flip_bit, opened, put, small_options
 from support.waiting import wait_until
 
 for library in ("deltalake", "pyiceberg"):
@@ -125,6 +126,23 @@ def test_all_columns_are_as_they_are_read(run: Run, table_format: str, root: Pat
     wanted = read_arrow(root, "T").read_all()
     found = lake_tables.read(table_format, tmp_path / "t").select(wanted.schema.names)
     assert found.sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist()
+
+
+def test_a_born_time_that_the_libraries_have_no_number_for(
+    run: Run, table_format: str, tmp_path: Path
+) -> None:
+    """Such as of a producer that counts in microseconds: it stopped the job for ever."""
+    born_ms = [T0, T0 * 1000]
+    store = opened(small_options(tmp_path / "s"))
+    for born in born_ms:
+        block = bytearray(encode_put_block([Message("T", b"x")], "T", 0, born))
+        store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+    dispatch_all(store)
+    assert store.close()
+    ran = run("archive", "--path", tmp_path / "s", "--to", tmp_path / "t", "--format", table_format)
+    assert (ran.code, ran.result["rows"]) == (0, 2), ran.err
+    found = lake_tables.read(table_format, tmp_path / "t")["bornTimestamp"].cast(pa.int64()).to_pylist()
+    assert sorted(found) == [born * 1000 for born in born_ms]
 
 
 def test_a_batch_that_fails_leaves_the_table_as_it_was(table_format: str, tmp_path: Path) -> None:

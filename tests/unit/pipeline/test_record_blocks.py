@@ -297,3 +297,19 @@ def test_errors_of_columns_name_the_row(bad: dict[str, object]) -> None:
     names = SinkColumns("body", "topic", "keys", None, "queueId", None, None, None, "bornTimestamp")
     with pytest.raises(SinkError, match=r"^row 1 of the partition"):
         list(RowReader(names, None).messages(batch))
+
+
+def test_a_bad_row_may_have_a_time_after_the_year_9999() -> None:
+    """It ended the query, although bad rows were to be dead letters."""
+    names = SinkColumns("body", None, None, None, None, None, None, None, "bornTimestamp")
+
+    def check(_batch: pa.RecordBatch, _first: int) -> None:
+        raise SinkError("a bad row")
+
+    rows = BadRows(names, check)
+    born = pa.array([NOW * 1_000_000], pa.timestamp("us", "UTC"))
+    list(rows.sift(pa.record_batch({"body": pa.array([b"b"]), "bornTimestamp": born}), 0))
+    letters = rows.take(10)
+    assert letters is not None
+    assert letters.properties is not None
+    assert dict(letters.properties[0].as_py())["BAD_ROW_COLUMNS"] == f'{{"bornTimestamp": {NOW * 1_000_000}}}'

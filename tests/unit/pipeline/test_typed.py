@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, time
 from decimal import Decimal
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,18 @@ from reput_client import Json
 pa = pytest.importorskip("pyarrow")
 types = pytest.importorskip("pyspark.sql.types")
 typed = import_module("reput_pipeline.typed")
+
+
+class Made:
+    """What `mapInArrow` has made of it."""
+
+    def __init__(self, batch: Any, names: list[str]) -> None:
+        self.batch = batch
+        self.names = names
+
+    @property
+    def rows(self) -> Any:
+        return self.batch.to_pylist()
 
 
 class Frame:
@@ -33,7 +44,7 @@ class Frame:
 
     def mapInArrow(self, of: Callable[[Iterable[Any]], Iterator[Any]], schema: Any) -> Any:  # noqa: N802
         (made,) = of([self.batch])
-        return SimpleNamespace(rows=made.to_pylist(), names=schema.names)
+        return Made(made, schema.names)
 
 
 def decoded(frame: Frame, **given: Any) -> Any:
@@ -83,3 +94,15 @@ def test_numbers_are_of_the_type_that_was_given(kind: Any, body: bytes, value: o
     (row,) = decoded(Frame(body=[body]), value_type=kind, on_bad_value="null").rows
     assert row["value"] == value
     assert (row["error"] is None) == (value is not None)
+
+
+def test_a_value_that_python_has_not_is_an_error_of_its_row() -> None:
+    """Such as a time after the year 9999: it ended the query."""
+    times = pa.array([0, 1 << 60, None], pa.timestamp("us", "UTC"))
+    frame = Frame(value=pa.StructArray.from_arrays([times], ["at"]))
+    frame.schema["value"] = types.StructField(
+        "value", types.StructType([types.StructField("at", types.TimestampType())])
+    )
+    made = encoded(frame, on_bad_value="null").batch
+    assert made["body"].to_pylist() == [b'{"at":"1970-01-01T00:00:00Z"}', None, b'{"at":null}']
+    assert made["error"].is_null().to_pylist() == [True, False, True]
