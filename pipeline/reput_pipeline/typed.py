@@ -174,7 +174,9 @@ def _encoded(encoder: Decoder, keeps_errors: bool, batch: pa.RecordBatch) -> dic
     for row, found in enumerate(batch.column(VALUE)):
         try:
             value = found.as_py(maps_as_pydicts="strict")
-            bodies.append(encoder.serialize(value if message_class is None else message_class(**_set(value))))
+            bodies.append(
+                encoder.serialize(value if message_class is None else _message(message_class, value))
+            )
         except (RegistryRefused, RegistryUnavailable, SchemaNotFound):
             raise  # the value may be right
         except Exception as error:
@@ -188,11 +190,12 @@ def _encoded(encoder: Decoder, keeps_errors: bool, batch: pa.RecordBatch) -> dic
     }
 
 
-def _set(value: Any) -> Any:
-    """Return a value for Protobuf without the fields that are null."""
-    if isinstance(value, dict):
-        return {name: _set(each) for name, each in value.items() if each is not None}
-    return [_set(each) for each in value] if isinstance(value, list) else value
+def _message(kind: Callable[[], Any], value: Any) -> Any:
+    from reput_client.arrow.protobuf_values import fill
+
+    message = kind()
+    fill(message, value)
+    return message
 
 
 def _raise_first(batch: pa.RecordBatch, errors: dict[int, Exception], keeps_errors: bool, what: str) -> None:
@@ -218,8 +221,11 @@ def _known_to_spark(kind: pa.DataType) -> pa.DataType:
 
 
 _OTHERS: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
+    pa.time32("s"): pa.time64("us"),
     pa.time32("ms"): pa.time64("us"),
     pa.timestamp("ms", "UTC"): pa.timestamp("us", "UTC"),
     pa.timestamp("ms"): pa.timestamp("us"),

@@ -1,9 +1,10 @@
-"""Arrow types of Protobuf's messages."""
+"""Arrow types of Protobuf's messages, and messages of values of these types."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -82,4 +83,59 @@ def _enum_names(names: dict[int, str]) -> Callable[[int], str]:
 
 
 def _same(value: Any) -> Any:
+    return value
+
+
+def fill(message: Any, value: Any) -> None:
+    """Set the fields of an empty message to those of a value of its column; one that is null stays as it is.
+
+    Args:
+        message: of the class.
+        value: a dictionary, or a time for a Timestamp; maps are dictionaries. Numbers may be of a larger type.
+
+    Raises:
+        TypeError, ValueError: a field is unknown, or of another type.
+    """
+    if isinstance(value, datetime):
+        message.FromDatetime(value)
+        return
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{type(value).__name__} is no value of {message.DESCRIPTOR.full_name}")
+    for name, content in value.items():
+        field = message.DESCRIPTOR.fields_by_name.get(name)
+        if field is None:
+            raise ValueError(f"{message.DESCRIPTOR.full_name} has no field {name!r}")
+        if content is not None:
+            _fill_field(message, field, content)
+
+
+def _fill_field(message: Any, field: FieldDescriptor, content: Any) -> None:
+    target = getattr(message, field.name)
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        of_value = kind.fields_by_name["value"]
+        for key, each in content.items():
+            if of_value.message_type is not None:
+                fill(target[key], each)
+            else:
+                target[key] = _scalar(of_value, each)
+    elif field.is_repeated:
+        for each in content:
+            if kind is not None:
+                fill(target.add(), each)
+            else:
+                target.append(_scalar(field, each))
+    elif kind is not None:
+        target.SetInParent()  # also if none of its fields is set
+        fill(target, content)
+    else:
+        setattr(message, field.name, _scalar(field, content))
+
+
+def _scalar(field: FieldDescriptor, value: Any) -> Any:
+    if isinstance(value, Decimal) and value % 1 == 0:  # Spark has no other type for 64 bits without a sign
+        return int(value)
+    if field.enum_type is not None and isinstance(value, str):
+        known = field.enum_type.values_by_name.get(value)
+        return int(value) if known is None else known.number
     return value

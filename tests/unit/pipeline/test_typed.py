@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reput_client import Json
+from reput_client import Json, Protobuf
 
 pa = pytest.importorskip("pyarrow")
 types = pytest.importorskip("pyspark.sql.types")
@@ -96,6 +96,12 @@ def test_numbers_are_of_the_type_that_was_given(kind: Any, body: bytes, value: o
     assert (row["error"] is None) == (value is not None)
 
 
+def test_small_numbers_and_seconds_have_a_type_of_spark() -> None:
+    kind = pa.struct([("a", pa.uint8()), ("b", pa.uint16()), ("c", pa.time32("s"))])
+    (row,) = decoded(Frame(body=[b'{"a":255,"b":65535,"c":5}']), value_type=kind).rows
+    assert row["value"] == {"a": 255, "b": 65535, "c": time(0, 0, 5)}
+
+
 def test_a_value_that_python_has_not_is_an_error_of_its_row() -> None:
     """Such as a time after the year 9999: it ended the query."""
     times = pa.array([0, 1 << 60, None], pa.timestamp("us", "UTC"))
@@ -106,3 +112,67 @@ def test_a_value_that_python_has_not_is_an_error_of_its_row() -> None:
     made = encoded(frame, on_bad_value="null").batch
     assert made["body"].to_pylist() == [b'{"at":"1970-01-01T00:00:00Z"}', None, b'{"at":null}']
     assert made["error"].is_null().to_pylist() == [True, False, True]
+
+
+def protobuf_class() -> Any:
+    """Return a class with fields of many kinds, as protoc would make it."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="typed.proto", package="typed", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    state = file.enum_type.add(name="State")
+    for number, name in enumerate(("NEW", "PAID")):
+        state.value.add(name=name, number=number)
+    file.message_type.add(name="Money").field.add(name="cents", number=1, type=kind.TYPE_INT64, label=1)
+    order = file.message_type.add(name="Order")
+    of = {
+        "uint64": (kind.TYPE_UINT64, None),
+        "double": (kind.TYPE_DOUBLE, None),
+        "state": (kind.TYPE_ENUM, ".typed.State"),
+        "money": (kind.TYPE_MESSAGE, ".typed.Money"),
+        "time": (kind.TYPE_MESSAGE, ".google.protobuf.Timestamp"),
+    }
+    for name, (number_of, type_name) in of.items():
+        entry = order.nested_type.add(name=f"{name.title()}MapEntry")
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, type=kind.TYPE_STRING, label=1)
+        entry.field.add(name="value", number=2, type=number_of, type_name=type_name, label=1)
+        for suffix, label in (("", 1), ("_list", 3)):
+            number = len(order.field) + 1
+            order.field.add(
+                name=name + suffix, number=number, type=number_of, type_name=type_name, label=label
+            )
+        order.field.add(
+            name=f"{name}_map",
+            number=len(order.field) + 1,
+            type=kind.TYPE_MESSAGE,
+            type_name=f".typed.Order.{entry.name}",
+            label=3,
+        )
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("typed.Order"))
+
+
+def test_protobuf_to_columns_and_back() -> None:
+    """Maps of messages, lists of times and numbers of 64 bits without a sign could not be encoded again."""
+    order = protobuf_class()
+    message = order(
+        uint64=(1 << 64) - 1, uint64_list=[1], uint64_map={"a": 1 << 63}, double=1.5, double_list=[2]
+    )
+    message.state = 1
+    message.state_list.extend([0, 1, 7])
+    message.state_map["a"] = 1
+    message.money.cents = 5
+    message.money_list.add()
+    message.money_map["a"].cents = 6
+    message.time.seconds = 7
+    message.time_list.add().seconds = 8
+    message.time_map["a"].nanos = 9000
+    pair = Protobuf(order)
+    values = typed.decode_values(Frame(body=[pair.serialize(message), b""]), pair).batch
+    again = typed.encode_values(Frame(value=values["value"]), pair).rows
+    assert [pair.deserialize(row["body"]) for row in again] == [message, order()]
