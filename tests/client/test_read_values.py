@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -226,6 +226,24 @@ def test_times_of_protobuf(broker: BackgroundBroker, topic: str) -> None:
     )
     values = read_arrow(address, topic, decode=pair, on_bad_value="null").read_all()["value"].to_pylist()
     assert values == [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), None]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda kind: ["null", kind],
+        lambda kind: {"type": "array", "items": kind},
+        lambda kind: {"type": "map", "values": kind},
+    ],
+    ids=["union", "array", "map"],
+)
+def test_a_named_type_is_used_twice_in_what_is_not_a_record(around: Callable[[Any], Any]) -> None:
+    """It raised KeyError."""
+    state = {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}
+    fields = [{"name": "before", "type": state}, {"name": "after", "type": "State"}]
+    states = pa.struct([("before", pa.string()), ("after", pa.string())])
+    kind = form_of(Avro(around({"type": "record", "name": "Change", "fields": fields})), None).kind
+    assert kind in (states, pa.list_(states), pa.map_(pa.string(), states))
 
 
 @given(st.lists(st.binary(max_size=60)))

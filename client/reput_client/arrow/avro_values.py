@@ -40,7 +40,8 @@ def form_of(schema: Any) -> ValueForm:
     Raises:
         ValueError: it is recursive, or has a union of several types.
     """
-    named: Mapping[str, Any] = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
+    parts = [part for part in (schema if isinstance(schema, list) else [schema]) if isinstance(part, dict)]
+    named: Mapping[str, Any] = parts[0]["__named_schemas"] if parts else {}
     types = _Types(named)
     kind = types.of(schema, ())
     return ValueForm(kind, _without_uuids if types.has_uuids else None)

@@ -269,7 +269,22 @@ def _parse(*schemas: Any) -> _Parsed:
             raise ValueError(f"the schema is invalid: {type(error).__name__}: {error}") from error
         survey.least_bytes(parsed)
     read = _read_py.schemaless_reader if survey.is_recursive else schemaless_reader
-    return _Parsed(parsed, read, survey.is_recursive)
+    return _Parsed(_with_named(parsed, named), read, survey.is_recursive)
+
+
+def _with_named(parsed: Any, named: dict[str, Any]) -> Any:
+    """Return a parsed schema with the types that it names.
+
+    fastavro adds them to a record only. Of a union, an array, a map or a name it would parse the schema again to read a
+    value, and not find those that are in other schemas.
+    """
+    if isinstance(parsed, list):
+        return [_with_named(part, named) for part in parsed]
+    if isinstance(parsed, str):
+        if parsed not in named:
+            return parsed
+        parsed = named[parsed]
+    return {**parsed, "__fastavro_parsed": True, "__named_schemas": named}
 
 
 def _check_depth(value: Any) -> None:

@@ -247,6 +247,31 @@ def test_references_are_followed(fake: FakeRegistry) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (["shop.Money", "shop.Note"], {"text": "x"}),  # several types in one topic
+        ("shop.Money", {"cents": 5}),
+        ({"type": "array", "items": "shop.Money"}, [{"cents": 5}, {"cents": 6}]),
+        ({"type": "map", "values": ["null", "shop.Note"]}, {"a": {"text": "x"}, "b": None}),
+    ],
+    ids=str,
+)
+def test_references_are_followed_from_what_is_not_a_record(
+    fake: FakeRegistry, schema: Any, value: Any
+) -> None:
+    """Values could not be written or read: there was no such type."""
+    for name, field in (
+        ("Money", {"name": "cents", "type": "long"}),
+        ("Note", {"name": "text", "type": "string"}),
+    ):
+        fake.add(name, json.dumps({"type": "record", "name": f"shop.{name}", "fields": [field]}))
+    references = [{"name": f"shop.{name}", "subject": name, "version": 1} for name in ("Money", "Note")]
+    fake.add(SUBJECT, json.dumps(schema), references=references)
+    values = Avro(registry=SchemaRegistry(fake.url), subject=SUBJECT)
+    assert values.deserialize(values.serialize(value)) == value
+
+
+@pytest.mark.parametrize(
     ("failure", "kind", "words"),
     [
         ((503, b"busy"), RegistryUnavailable, "status 503"),
