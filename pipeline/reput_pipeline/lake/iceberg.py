@@ -266,15 +266,22 @@ def _catalog_of(options: TableOptions) -> Catalog:
             "--to-option type=...",
         )
     directory = Path(options.place).absolute()
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / CATALOG_FILE).exists():
-        raise TableUnreachable(options.place, f"the directory is not empty, and has no {CATALOG_FILE}")
+    if not (directory / CATALOG_FILE).exists():
+        if directory.is_dir() and any(directory.iterdir()):
+            raise TableUnreachable(options.place, f"the directory is not empty, and has no {CATALOG_FILE}")
+        if not {"#", "?", "%"}.isdisjoint(str(directory)):
+            raise TableUnreachable(
+                options.place,
+                "the libraries take #, ? and % in its path for parts of a URL; name another directory",
+            )
     directory.mkdir(parents=True, exist_ok=True)
     return load_catalog(
         "reput",
         **{
             "type": "sql",
             "uri": f"sqlite:///{directory / CATALOG_FILE}",
-            "warehouse": directory.as_uri(),
+            # Not `as_uri()`: the library does not decode %20, and would write next to the directory.
+            "warehouse": f"file://{directory}",
             **settings,
         },
     )

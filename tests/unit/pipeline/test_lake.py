@@ -638,6 +638,21 @@ def test_old_versions_are_deleted(run: Run, table_format: str, root: Path, tmp_p
     assert Job(table_format, root, tmp_path / "t").next() == (0, False)
 
 
+def test_an_iceberg_table_is_in_its_directory_whatever_its_name(run: Run, root: Path, tmp_path: Path) -> None:
+    """The files were in a directory next to it, with %20 in its name for a space."""
+    (tmp_path / "in").mkdir()
+    place = tmp_path / "in" / "of a café"
+    arguments = ("archive", "--path", root, "--format", "iceberg", "--to")
+    for rows in (MESSAGES, 0):
+        assert run(*arguments, place).result["rows"] == rows
+    assert [*(tmp_path / "in").iterdir()] == [place]
+    assert archived("iceberg", place) == stored(root)
+    for letter in "#?%":
+        refused = run(*arguments, tmp_path / "in" / f"a{letter}b")
+        assert "take #, ? and % in its path for parts of a URL; name another directory" in refused.err
+    assert [*(tmp_path / "in").iterdir()] == [place]
+
+
 @pytest.fixture
 def without_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("delta", "iceberg"):
