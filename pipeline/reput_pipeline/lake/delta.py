@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterP
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from reput_client.arrow.queues import Generations, QueueKey
+from reput_client.arrow.urls import is_remote
 from reput_pipeline.lake.sources import Sources, decode_sources, encode_sources
 from reput_pipeline.lake.table import (
     LakeTable,
@@ -179,7 +181,7 @@ class DeltaLake(LakeTable):
 
         The library does not shorten names, and would end with an error of the file system.
         """
-        most = _KEY_PART_BYTES_MAX if "://" in self._options.place else _NAME_BYTES_MAX
+        most = _KEY_PART_BYTES_MAX if is_remote(self._options.place) else _NAME_BYTES_MAX
         for name in self._table.metadata().partition_columns:
             at = rows.schema.get_field_index(name)
             if at < 0 or not pa.types.is_string(rows.schema.field(at).type):
@@ -240,7 +242,7 @@ class DeltaLake(LakeTable):
         except CommitFailedError as error:
             return f"merged no files: {one_line(error)}"
         removed = self._table.vacuum(
-            int(keep_s // 3600), dry_run=False, enforce_retention_duration=False, full=True
+            math.ceil(keep_s / 3600), dry_run=False, enforce_retention_duration=False, full=True
         )
         return (
             f"merged {merged['numFilesRemoved']} files into {merged['numFilesAdded']}, deleted {len(removed)}"

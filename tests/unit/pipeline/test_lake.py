@@ -638,6 +638,21 @@ def test_old_versions_are_deleted(run: Run, table_format: str, root: Path, tmp_p
     assert Job(table_format, root, tmp_path / "t").next() == (0, False)
 
 
+def test_versions_are_not_deleted_within_the_last_of_the_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library counts whole hours: those of the last half an hour of 1.5 were deleted."""
+    kept: list[int] = []
+
+    def vacuum(_table: object, hours: int, **_more: object) -> list[str]:
+        kept.append(hours)
+        return []
+
+    monkeypatch.setattr("deltalake.DeltaTable.vacuum", vacuum)
+    open_table("delta", TableOptions(str(tmp_path / "t"), arrow_schema(COLUMNS))).tidy(1.5 * 3600)
+    assert kept == [2]
+
+
 def test_an_iceberg_table_is_in_its_directory_whatever_its_name(run: Run, root: Path, tmp_path: Path) -> None:
     """The files were in a directory next to it, with %20 in its name for a space."""
     (tmp_path / "in").mkdir()
@@ -785,6 +800,17 @@ def test_a_tag_that_is_too_long_for_a_directory(run: Run, table_format: str, tmp
     )
     assert "name another table, which is not partitioned by tags" in refused.err
     assert not list((tmp_path / "t").rglob("*.parquet"))
+    at_url = (
+        "archive",
+        "--path",
+        tmp_path / "s",
+        "--to",
+        (tmp_path / "u").as_uri(),
+        "--format",
+        "delta",
+        *columns,
+    )
+    assert "cannot take message 1 of queue T/0" in run(*at_url, "--partition-by", "tags").err
 
 
 def test_an_iceberg_table_of_a_rest_catalog(run: Run, root: Path, tmp_path: Path) -> None:
