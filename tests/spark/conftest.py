@@ -22,7 +22,7 @@ pytest.importorskip("pyarrow")
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The session: two cores of this machine, filters pushed down."""
+    """The session: two cores of this machine."""
     from reput_pipeline.spark.session import make_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")

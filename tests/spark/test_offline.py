@@ -85,9 +85,16 @@ def test_filters_leave_the_same_rows_pushed_down_or_not(
     for pushdown in ("true", "false"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
         found[pushdown] = sorted(row.physicalOffset for row in read(spark, root).where(condition).collect())
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     assert found["true"] == found["false"]
     assert len(found["true"]) == expected
+
+
+def test_a_frame_serves_queries_with_different_conditions(spark: Any, root: Path) -> None:
+    """Spark keeps what was planned for the conditions that it pushed down last, for all queries of a frame."""
+    frame = read(spark, root)
+    assert frame.where("tags = 'tag1'").count() == 20
+    assert frame.count() == MESSAGES
+    assert frame.where("tags = 'tag1'").union(frame.where("tags = 'tag2'")).count() == 40
 
 
 def test_damage_names_file_and_byte_or_is_left_out(spark: Any, tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULTS: Final[Mapping[str, str]] = {
-    # Off by default in Spark; the source uses filters to read less.
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     # An error of source or sink is one line, without the traceback in a worker; nor have those of Python functions one.
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",

@@ -255,8 +255,7 @@ def test_the_settings_for_spark_are_those_of_our_sessions() -> None:
     assert all(len(line) == 2 for line in lines)
     settings = dict(lines)
     assert len(settings) == len(lines)
-    for name in ("spark.sql.python.filterPushdown.enabled", "spark.sql.session.timeZone"):
-        assert settings[name] == DEFAULTS[name]
+    assert settings["spark.sql.session.timeZone"] == DEFAULTS["spark.sql.session.timeZone"]
     assert settings[SOCKETS] == LOCAL_DEFAULTS[SOCKETS] == "true"
     # Whether a page with the progress is wanted is for each place to say.
     assert not [name for name in settings if name.startswith("spark.ui.")]
