@@ -47,8 +47,9 @@ def scan_polars(
 
     Nothing is opened now: each query, on `collect`, reads the topic as `read_arrow` does, up to where it ends then. A
     query decodes only the columns that it uses, filters each batch as it is read, and ends once it has as many rows as
-    it needs (`head`). `start`, `end`, `queues` and `tags` are what spares reading messages. `properties` is a list of
-    structures of `key` and `value`. A query raises what `read_arrow` and its reader raise.
+    it needs (`head`). `start`, `end`, `queues` and `tags` are what spares reading messages. `properties` is a map, or
+    in versions of Polars without maps a list of structures of `key` and `value`. A query raises what `read_arrow` and
+    its reader raise.
 
     Args:
         source, topic, columns, start, end, queues, tags: as of `read_arrow`.
