@@ -65,7 +65,7 @@ class Page:
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Add a table; columns of numbers are right-aligned."""
         numbers = [
-            bool(rows) and all(isinstance(row[at], (int, float)) for row in rows)
+            bool(rows) and all(isinstance(row[at], (int, float)) or row[at] is None for row in rows)
             for at in range(len(columns))
         ]
         head = "".join(

@@ -211,9 +211,9 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _topic(row: dict[str, Any]) -> dict[str, Any]:
-    span_s = max(row["last_ms"] - row["first_ms"], 1) / 1000
-    row["messages_per_s"] = round(row["messages"] / span_s, 3)
-    row["bytes_per_s"] = round(row["bytes"] / span_s, 1)
+    span_s = (row["last_ms"] - row["first_ms"]) / 1000
+    row["messages_per_s"] = round(row["messages"] / span_s, 3) if span_s else None
+    row["bytes_per_s"] = round(row["bytes"] / span_s, 1) if span_s else None
     return row
 
 

@@ -216,6 +216,17 @@ def test_small_topics_are_one_of_the_chart_and_have_no_charts_where_there_are_ve
     assert page.count('aria-label="messages by second"') == 10
 
 
+def test_messages_of_one_moment_have_no_rate() -> None:
+    """A topic with one message had 1,000 per second."""
+    row = {"topic": "t", "messages": 1, "bytes": 2, "size_p50": 2, "size_p99": 2, "size_max": 2}
+    one = report._topic({**row, "first_ms": T0, "last_ms": T0})
+    assert (one["messages_per_s"], one["bytes_per_s"]) == (None, None)
+    two = report._topic({**row, "messages": 3, "first_ms": T0, "last_ms": T0 + 2000})
+    assert (two["messages_per_s"], two["bytes_per_s"]) == (1.5, 1.0)
+    page = page_of(Figures([one, two], [], [], [], []), "here").html()
+    assert '<th class="n">per s</th>' in page
+
+
 def test_a_page_escapes_and_loads_nothing() -> None:
     page = Page("<t>", "where")
     page.table(["k", "n"], [["<script>", 1234567]])
