@@ -63,6 +63,8 @@ def decode_values(
         raise ValueError("there is no binary column 'body' or 'value' to decode")
     decoder = reader_of(decoder)
     form = form_of(decoder, value_type)
+    if form.check is not None and _has_other_units(form.kind):  # of JSON, whose times are numbers
+        form = form._replace(check=partial(_check_times, form.check, form.kind))
     keeps_errors = _keeps_errors(on_bad_value)
     added = {VALUE: _known_to_spark(form.kind)}
     if keeps_errors:
@@ -205,6 +207,26 @@ def _raise_first(batch: pa.RecordBatch, errors: dict[int, Exception], keeps_erro
     known = [name for name in _PLACES if name in batch.schema.names]
     place = ", ".join(f"{name} {batch.column(name)[row].as_py()}" for name in known)
     raise BadValue(place or f"row {row} of a batch", what, reason_of(errors[row])) from errors[row]
+
+
+def _has_other_units(kind: pa.DataType) -> bool:
+    """Return whether a type has times in other units than Spark's, which is microseconds."""
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return str(kind.unit) != "us"
+    return any(_has_other_units(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _check_times(check: Callable[[list[Any]], None], kind: pa.DataType, values: list[Any]) -> None:
+    """Check the values of rows, also that Spark has their times.
+
+    Raises:
+        ValueError: one is not of the type, or too far away or too exact for Spark.
+    """
+    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+
+    check(values)
+    spark_kind = to_arrow_type(from_arrow_type(_known_to_spark(kind)), timezone="UTC")
+    pa.array(values, kind).cast(spark_kind)
 
 
 def _known_to_spark(kind: pa.DataType) -> pa.DataType:

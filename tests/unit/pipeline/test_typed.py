@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, time
 from decimal import Decimal
@@ -100,6 +101,25 @@ def test_small_numbers_and_seconds_have_a_type_of_spark() -> None:
     kind = pa.struct([("a", pa.uint8()), ("b", pa.uint16()), ("c", pa.time32("s"))])
     (row,) = decoded(Frame(body=[b'{"a":255,"b":65535,"c":5}']), value_type=kind).rows
     assert row["value"] == {"a": 255, "b": 65535, "c": time(0, 0, 5)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        (pa.timestamp("ms", "UTC"), b"1767323045000000000"),  # in nanoseconds
+        (pa.list_(pa.struct([("at", pa.timestamp("ns"))])), b'[{"at":1767323045000000123}]'),
+        (pa.map_(pa.string(), pa.duration("s")), b'{"a":1767323045000000}'),
+    ],
+    ids=str,
+)
+def test_a_time_that_spark_has_not_is_an_error_of_its_row(kind: Any, bad: bytes) -> None:
+    """It ended the query, whatever was to become of bad values, and the error named no row."""
+    good = re.sub(rb"[0-9]+", b"1000", bad)
+    rows = decoded(Frame(body=[good, bad, good]), value_type=kind, on_bad_value="null").rows
+    assert [row["error"] is None for row in rows] == [True, False, True]
+    assert [row["value"] is None for row in rows] == [False, True, False]
+    with pytest.raises(Exception, match=r"queueOffset 1: cannot be deserialized: ArrowInvalid"):
+        decoded(Frame(queueOffset=["0", "1"], body=[good, bad]), value_type=kind)
 
 
 def test_a_value_that_python_has_not_is_an_error_of_its_row() -> None:
