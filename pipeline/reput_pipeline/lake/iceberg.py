@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -36,6 +37,7 @@ from reput_client.arrow.queues import Generations, QueueKey
 from reput_pipeline.lake.sources import decode_sources, encode_sources
 from reput_pipeline.lake.table import (
     LakeTable,
+    Misfit,
     Progress,
     SchemaMismatch,
     TableChanged,
@@ -63,9 +65,6 @@ _PLAIN_NAMES: Final = {
     "write.object-storage.enabled": "true",
     "write.object-storage.partitioned-paths": "false",
 }
-_NO_BOUNDS: Final = {"write.metadata.metrics.column.bornTimestamp": "counts"}
-"""Of producers, whose clocks may be wrong: the library has no bounds after the year 9999, and would end with an
-error."""
 
 
 class IcebergTable(LakeTable):
@@ -78,6 +77,8 @@ class IcebergTable(LakeTable):
 
     def __init__(self, options: TableOptions) -> None:
         self._options = options
+        self._without_bounds: set[str] = set()
+        """Columns with times that Python does not have."""
         try:
             # As columns of a table: Iceberg has neither the small numbers of Arrow nor its names of elements.
             self._columns = _columns(_pyarrow_to_schema_without_ids(options.schema))
@@ -132,6 +133,19 @@ class IcebergTable(LakeTable):
         found = _decoded(_progress_in(self._table))
         return found._replace(ends={queue: found.ends[queue] for queue in queues if queue in found.ends})
 
+    def misfit(self, rows: pa.RecordBatch) -> Misfit | None:
+        """Return None: the table can take all; note the columns for which the library cannot write bounds.
+
+        It has them as times of Python, which end with the year 9999; the clock of a producer may be wrong.
+        """
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+                try:
+                    pc.min_max(column).as_py()
+                except (OverflowError, ValueError):
+                    self._without_bounds.add(name)
+        return None
+
     def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:  # noqa: ARG002
         """Write files and commit them; the library repeats a commit that no other one contradicts."""
         self._check()
@@ -142,7 +156,7 @@ class IcebergTable(LakeTable):
         )
         sources = encode_sources({**found.sources, **progress.sources})
         text = json.dumps({**offsets, "sources": sources, "commit": uuid.uuid4().hex})
-        table = _Unmoved(self._table, before, text)
+        table = _Unmoved(self._table, before, text, self._without_bounds)
         data: pa.RecordBatchReader | pa.Table = rows
         if not table.spec().is_unpartitioned():
             data = rows.read_all()  # the library does not divide a stream
@@ -189,10 +203,10 @@ class _Unmoved(Table):
     values in the manifests.
     """
 
-    def __init__(self, table: Table, before: str | None, after: str) -> None:
+    def __init__(self, table: Table, before: str | None, after: str, without_bounds: Iterable[str]) -> None:
         super().__init__(
             table.name(),
-            _current(table.metadata),
+            _current(table.metadata, without_bounds),
             table.metadata_location,
             table.io,
             table.catalog,
@@ -212,13 +226,13 @@ class _Unmoved(Table):
         return self  # with all snapshots: the library looks whether its own is among them
 
 
-def _current(metadata: TableMetadata) -> TableMetadata:
-    """Return metadata with the snapshots of branches and tags only."""
+def _current(metadata: TableMetadata, without_bounds: Iterable[str]) -> TableMetadata:
+    """Return metadata with the snapshots of branches and tags only; files get no bounds of some columns."""
     kept = {reference.snapshot_id for reference in metadata.refs.values()}
     snapshots = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in kept]
     properties = {
-        **_NO_BOUNDS,
         **metadata.properties,
+        **{f"write.metadata.metrics.column.{name}": "counts" for name in without_bounds},
         **(_PLAIN_NAMES if _has_texts(metadata) else {}),
     }
     return metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": [], "properties": properties})

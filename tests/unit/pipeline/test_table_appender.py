@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,3 +42,16 @@ def test_a_row_that_a_table_cannot_take_and_other_partitions_are_named(tmp_path:
         TableAppender("delta", str(tmp_path / "n"), partition_by=["tags"])(frame("b"), 1)
     assert "--" not in f"{rejected.value} {other.value}"
     assert {path.name for path in (tmp_path / "t").glob("tags=*")} == {"tags=a", "tags=b", "tags=c"}
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_a_time_after_the_year_9999_is_appended(table_format: str, tmp_path: Path) -> None:
+    """Such as one in microseconds that was taken for milliseconds: it ended the stream with each batch."""
+    pytest.importorskip("pyiceberg")
+    times = pa.array([0, 1_700_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    rows = frame("a", "b")
+    rows.schema = types.StructType([types.StructField("at", types.TimestampType())])
+    rows.toArrow = lambda: pa.table({"at": times})
+    TableAppender(table_format, str(tmp_path / "t"))(rows, 0)
+    found = import_module("support.lake_tables").read(table_format, tmp_path / "t")
+    assert found["at"].combine_chunks().cast(pa.int64()).equals(times.cast(pa.int64()))
