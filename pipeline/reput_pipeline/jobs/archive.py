@@ -41,9 +41,10 @@ from reput_pipeline.lake.copying import Stopping, open_table
 from reput_pipeline.lake.table import LIBRARIES, OtherPartitions, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
-from reput_pipeline.source.resolve import Catalog
+from reput_pipeline.source.resolve import Catalog, wanted_queues
 from reput_pipeline.spark.errors import NotAnArchive, is_sparks_own
 from reput_pipeline.spark.option_reader import OptionError
+from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.filter.tags import ALL
 from reput_protocol.printable import counted
@@ -178,6 +179,7 @@ def command(
             raise ArgumentError("--as-broker", "is for --path; brokers have their names")
         if as_broker == "":
             raise ArgumentError("--as-broker", "is empty; name the broker of the directory, or leave it out")
+        _check_topics(options, waits=follow)
         try:
             return copy_to_table(
                 run,
@@ -227,6 +229,20 @@ def command(
         },
         ExitCode.INTERRUPTED if work.stopping.requested and not follow else ExitCode.DONE,
     )
+
+
+def _check_topics(options: SourceOptions, *, waits: bool) -> None:
+    """Check that the topics exist, before a table is created for them; if the job waits, not while the broker is away.
+
+    Raises:
+        NotAStore, ConnectFailed, NoSuchTopic: as `catalog_of` and `wanted_queues`.
+    """
+    try:
+        with catalog_of(options) as catalog:
+            wanted_queues(catalog, options)
+    except ReputError as error:
+        if not (waits and error.retryable):
+            raise
 
 
 def _opened(target: str, settings: dict[str, str]) -> Archive:

@@ -684,6 +684,27 @@ def test_a_missing_library_names_its_extra(run: Run, table_format: str, root: Pa
     assert "spark" not in refused.err
 
 
+@pytest.mark.parametrize(
+    "source",
+    [("--path", "nothing"), ("--server", "127.0.0.1:1"), ("--path", "s", "--topic", "other")],
+    ids=str,
+)
+def test_no_table_is_made_for_topics_that_do_not_exist(
+    run: Run,
+    table_format: str,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: tuple[str, ...],
+) -> None:
+    """The empty table then had the columns and partitions of the attempt."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s").symlink_to(root)
+    refused = run("archive", *source, "--to", tmp_path / "t", "--format", table_format)
+    assert refused.code in (ExitCode.NOT_FOUND, ExitCode.CANNOT_CONNECT)
+    assert not (tmp_path / "t").exists()
+
+
 def test_a_table_that_cannot_be_opened_is_named(
     run: Run, table_format: str, root: Path, tmp_path: Path
 ) -> None:
