@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reput_proxy.server import RunningProxy
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_PORT = click.IntRange(0, 65_535)
 _SPANS_S = 2.0
 """How long the end waits until the last spans are exported."""
 
@@ -24,7 +25,7 @@ _SPANS_S = 2.0
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=int, default=8081, show_default=True, help="Port for gRPC clients; 0 takes a free one."
+    "--port", type=_PORT, default=8081, show_default=True, help="Port for gRPC clients; 0 takes a free one."
 )
 @click.option(
     "--advertise",
@@ -35,7 +36,7 @@ _SPANS_S = 2.0
     "--listen-tls-cert", type=_FILE, help="Certificate of the proxy, in PEM; its clients must then use TLS."
 )
 @click.option("--listen-tls-key", type=_FILE, help="Key of the certificate, in PEM.")
-@click.option("--http-port", type=int, help="Port of /metrics, /healthz and /readyz.")
+@click.option("--http-port", type=_PORT, help="Port of /metrics, /healthz and /readyz.")
 @click.option(
     "--users",
     type=_FILE,

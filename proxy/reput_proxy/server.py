@@ -149,7 +149,7 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
 
 def _host_and_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ValueError(f"{text!r} is not the address of a proxy: write HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -85,6 +85,9 @@ def test_it_is_not_ready_without_a_broker_and_becomes_ready(tmp_path: Path) -> N
         (("--listen-tls-cert", "missing.pem", "--listen-tls-key", "missing.pem"), "missing.pem"),
         (("--users", "missing.json"), "missing.json"),
         (("--advertise", "no port"), "no port"),
+        (("--advertise", "http://proxy:8081"), "http://proxy:8081"),
+        (("--port", "70000"), "--port"),  # it listened at 70000 % 65536
+        (("--http-port", "70000"), "--http-port"),
         (("--tracing-sample-ratio", "0.5"), "--tracing-endpoint"),
     ],
 )
