@@ -99,6 +99,7 @@ def command(
         import grpc  # noqa: F401
     except ImportError:
         raise CommandFailed("the proxy needs the extra grpc: pip install 'reput[grpc]'") from None
+    from reput_broker.compose.open_files import raise_limit
     from reput_broker.compose.proxy_process import finished_span
     from reput_broker.observe.log import configure_logging, write_event
     from reput_client.credentials import from_environment
@@ -117,6 +118,7 @@ def command(
         )
     configure_logging(format=log_format, level=log_level)
     log.write_log(partial(write_event, "reput_proxy"))
+    raise_limit()  # each client has a connection
     credentials = None if users is not None else from_environment()
 
     def ready(running: RunningProxy) -> None:

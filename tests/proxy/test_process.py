@@ -7,7 +7,9 @@ and check that clients get no error but those after which they try again.
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,6 +98,15 @@ def test_a_mistake_ends_it_with_a_text(tmp_path: Path, arguments: tuple[str, ...
         assert proxy.process.wait(30) != 0
         assert error in proxy.log
         assert "Traceback" not in proxy.log
+
+
+def test_it_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+    """It had room for a thousand clients, the usual limit of a process that does not ask for more."""
+    few = ("sh", "-c", 'ulimit -Sn 200; exec "$@"', "sh", sys.executable, "-m", "reput_cli")
+    with running_proxy(tmp_path, "127.0.0.1:1", command=few) as proxy:
+        wait_until(lambda: proxy.page("/healthz")[0] == 200, what=lambda: proxy.log)
+        soft, hard = resource.prlimit(proxy.process.pid, resource.RLIMIT_NOFILE)
+        assert soft == hard
 
 
 class ProxyAway(Exception):
