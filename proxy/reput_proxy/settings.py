@@ -13,7 +13,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionGroupHeader
 from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.topic import GetTopicConfigHeader, TopicConfig
-from reput_protocol.errors import GroupNotFound, PermissionDenied, ReputError, TopicNotFound
+from reput_protocol.errors import BrokerError, GroupNotFound, PermissionDenied, ReputError, TopicNotFound
 from reput_protocol.wire.header import HeaderType
 
 T = TypeVar("T")
@@ -24,18 +24,22 @@ _KNOWN_MAX: Final = 10_000
 
 
 class Known(Generic[T]):
-    """Answers of brokers, each kept for a short time; concurrent questions for one name share a request."""
+    """Answers of brokers, each kept for a short time; concurrent questions for one name share a request.
 
-    def __init__(self, ask: Callable[[str], Awaitable[T]]) -> None:
+    If no broker can be asked then, because it is away, or a name server, the last answer counts for a further time. One
+    that there is no such name, None, does not.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[T | None]]) -> None:
         self._ask = ask
-        self._answers: OrderedDict[str, tuple[float, asyncio.Future[T]]] = OrderedDict()
+        self._answers: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = OrderedDict()
 
-    async def get(self, name: str) -> T:
+    async def get(self, name: str) -> T | None:
         """Return what `ask` returns for `name`, or has returned a short time ago; raises what it raises."""
         loop = asyncio.get_running_loop()
         until, answer = self._answers.get(name, (0.0, None))
         if answer is None or loop.time() >= until:
-            answer = asyncio.ensure_future(self._ask(name))
+            answer = asyncio.ensure_future(self._ask_again(name, answer))
             answer.add_done_callback(lambda done: self._forget_failure(name, done))
             self._answers[name] = loop.time() + _KNOWN_S, answer
             self._answers.move_to_end(name)
@@ -43,14 +47,23 @@ class Known(Generic[T]):
                 self._answers.popitem(last=False)
         return answer.result() if answer.done() else await asyncio.shield(answer)
 
-    def _forget_failure(self, name: str, done: asyncio.Future[T]) -> None:
+    async def _ask_again(self, name: str, last: asyncio.Future[T | None] | None) -> T | None:
+        try:
+            return await self._ask(name)
+        except ReputError as error:
+            found = None if last is None or not last.done() or last.exception() else last.result()
+            if found is None or (isinstance(error, BrokerError) and not error.retryable):
+                raise
+            return found
+
+    def _forget_failure(self, name: str, done: asyncio.Future[T | None]) -> None:
         if done.cancelled() or done.exception() is not None:
             known = self._answers.get(name)
             if known is not None and known[1] is done:
                 del self._answers[name]
 
 
-def settings_of_topics(session: Session) -> Known[TopicConfig | None]:
+def settings_of_topics(session: Session) -> Known[TopicConfig]:
     """Return the settings of topics; None for one that does not exist yet, or that the user may not read."""
 
     async def ask(topic: str) -> TopicConfig | None:
@@ -71,7 +84,7 @@ def settings_of_topics(session: Session) -> Known[TopicConfig | None]:
     return Known(ask)
 
 
-def settings_of_groups(session: Session) -> Known[SubscriptionGroupConfig | None]:
+def settings_of_groups(session: Session) -> Known[SubscriptionGroupConfig]:
     """Return the settings of groups; None for one that does not exist yet.
 
     Asking for one that the user may not read raises `PermissionDenied`: whether a group consumes in order must not be

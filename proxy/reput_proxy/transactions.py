@@ -90,7 +90,7 @@ class Transactions:
         self,
         make_producer: Callable[[str], TransactionProducer],
         session: Session,
-        topics: Known[TopicConfig | None],
+        topics: Known[TopicConfig],
         ask_producer: Callable[[str, pb.TelemetryCommand], bool],
     ) -> None:
         self._make_producer = make_producer
