@@ -21,6 +21,8 @@ T = TypeVar("T")
 _KNOWN_S: Final = 10.0
 """How long settings of topics and groups are believed."""
 _KNOWN_MAX: Final = 10_000
+_TRY_S: Final = 1.0
+"""How long one of several brokers may take: clients do not wait for one that hangs until their own deadlines."""
 
 
 class Known(Generic[T]):
@@ -124,14 +126,16 @@ async def _first(
         ReputError: a broker has not answered, and no other has it.
     """
     failure: ReputError | None = None
-    for name in brokers:
+    names = [*brokers]
+    for name in names:
         address = session.brokers.masters.get(name)
         if address is None:
             failure = failure or BrokerNotFound(name, "")
             continue
         try:
             ext = header.to_ext(HeaderType.MSGPACK)
-            call = await session.ask_ok(code, ext, what=what, address=address)
+            deadline = session.deadline(None if name == names[-1] else _TRY_S)
+            call = await session.ask_ok(code, ext, what=what, address=address, deadline=deadline)
         except missing:
             continue
         except ReputError as error:

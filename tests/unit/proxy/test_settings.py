@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from reput_client.errors import BrokerBusy, ConnectFailed, PermissionDenied
+from reput_client.errors import BrokerBusy, ConnectFailed, PermissionDenied, RequestTimeout
+from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ErrorCode, ReputError
 from reput_proxy import settings
-from reput_proxy.settings import Known
+from reput_proxy.settings import Known, settings_of_groups
 
 AWAY = ConnectFailed("127.0.0.1:9876", "Connection refused")
 BUSY = BrokerBusy(ErrorCode.BUSY, "BUSY: because")
@@ -51,3 +54,34 @@ def test_the_last_answer_counts_while_no_broker_can_be_asked(
 
 def test_no_answer_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(monkeypatch, AWAY, None, AWAY, "a", DENIED, AWAY) == [AWAY, None, AWAY, "a", DENIED, AWAY]
+
+
+class TwoBrokers:
+    """A session with two brokers, of which the first hangs; it has no time but that of the deadlines."""
+
+    def __init__(self) -> None:
+        self.brokers = SimpleNamespace(masters={"broker-a": "a:10911", "broker-b": "b:10911"})
+        self.waited_s = 0.0
+
+    def deadline(self, timeout_s: float | None) -> float:
+        return 3.0 if timeout_s is None else timeout_s
+
+    async def masters(self, _deadline: float) -> Any:
+        return self.brokers.masters
+
+    def check_open(self) -> None:
+        """It stays open."""
+
+    async def ask_ok(self, *_: Any, what: str, address: str, deadline: float | None = None) -> Any:
+        if address == "a:10911":
+            self.waited_s += self.deadline(deadline)
+            raise RequestTimeout(what, self.waited_s)
+        return SimpleNamespace(body=SubscriptionGroupConfig("billing").to_json())
+
+
+def test_a_broker_that_hangs_leaves_time_to_ask_another_one() -> None:
+    """Clients wait for 3 s, which the first broker had alone: every 10 s a send ended with DEADLINE_EXCEEDED."""
+    session: Any = TwoBrokers()
+    found = asyncio.run(settings_of_groups(session).get("billing"))
+    assert found is not None
+    assert session.waited_s <= 1.0
