@@ -50,6 +50,14 @@ class _Held:
     """Held by what changes `delivery`."""
 
 
+class _Lane(OrderedDict[HeldKey, _Held]):
+    """Messages in the order in which they are due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wake = asyncio.Event()
+
+
 class Renewals:
     """The messages of all push consumers, by client and the handle that it got.
 
@@ -66,11 +74,12 @@ class Renewals:
         self.invisible_ms = round(INVISIBLE_S * 1000)
         self._invisible_s = INVISIBLE_S
         self._ahead_s = _AHEAD_S
-        self._held: OrderedDict[HeldKey, _Held] = OrderedDict()
-        """In the order in which they are due."""
+        self._held: dict[HeldKey, _Held] = {}
         self._of_client: dict[ClientKey, dict[str, _Held]] = {}
         """By client and handle."""
-        self._wake = asyncio.Event()
+        self._renewed = _Lane()
+        self._failed = _Lane()
+        """Those whose last renewal has failed: they are due again before others that were renewed earlier."""
 
     def has(self, client: ClientKey) -> bool:
         """Whether a client has messages."""
@@ -78,18 +87,24 @@ class Renewals:
 
     def _put(self, held: _Held) -> None:
         client, handle = held.key
-        self._held[held.key] = held
+        self._held[held.key] = self._renewed[held.key] = held
         self._of_client.setdefault(client, {})[handle] = held
+        self._renewed.wake.set()
 
     def _pop(self, key: HeldKey) -> _Held | None:
         held = self._held.pop(key, None)
         if held is not None:
+            self._leave_lane(key)
             client, handle = key
             handles = self._of_client[client]
             del handles[handle]
             if not handles:
                 del self._of_client[client]
         return held
+
+    def _leave_lane(self, key: HeldKey) -> None:
+        for lane in (self._renewed, self._failed):
+            lane.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -107,7 +122,6 @@ class Renewals:
             key = (client, delivery.receipt_handle)
             due_at = now + self._invisible_s - self._ahead_s
             self._put(_Held(key, delivery, due_at, now, now + self._invisible_s))
-        self._wake.set()
 
     def forget(self, client: ClientKey, messages: Iterable[PoppedMessage]) -> None:
         """Do not renew messages that the client has not got."""
@@ -146,8 +160,7 @@ class Renewals:
                 if not (held.delivery.is_acknowledged or held.delivery.is_given_back):
                     held.due_at = asyncio.get_running_loop().time()
                     self._put(held)
-                    self._held.move_to_end(held.key, last=False)
-                    self._wake.set()
+                    self._renewed.move_to_end(held.key, last=False)
 
     async def give_back_all(self, client: ClientKey) -> None:
         """Give back what a client has, which is gone, so that other members get it soon."""
@@ -172,22 +185,25 @@ class Renewals:
 
     async def run(self) -> None:
         """Renew what is due, until cancelled."""
+        await asyncio.gather(self._run(self._renewed), self._run(self._failed))
+
+    async def _run(self, lane: _Lane) -> None:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
             due: list[_Held] = []
-            for held in self._held.values():
+            for held in lane.values():
                 if held.due_at > now or len(due) == _AT_ONCE:
                     break
                 due.append(held)
             if due:
                 await asyncio.gather(*map(self._renew, due))
                 continue
-            first = next(iter(self._held.values()), None)
-            self._wake.clear()
+            first = next(iter(lane.values()), None)
+            lane.wake.clear()
             wait_s = None if first is None else first.due_at - now
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                await asyncio.wait_for(lane.wake.wait(), wait_s)
 
     async def _renew(self, held: _Held) -> None:
         """Renew a message unless it is settled before its turn; never raises."""
@@ -212,17 +228,19 @@ class Renewals:
                     log.info("message_not_renewed", message=repr(held.delivery), error=str(error))
                     self._pop(held.key)
                     return
-                self._due(held, _RETRY_S)
+                self._due(held, _RETRY_S, self._failed)
                 return
             except Exception as error:  # a defect, which must not end the renewals of all other messages
                 log.error("message_not_renewed", error, message=repr(held.delivery))
                 self._pop(held.key)
                 return
         held.visible_at = loop.time() + self._invisible_s
-        self._due(held, self._invisible_s - self._ahead_s)
+        self._due(held, self._invisible_s - self._ahead_s, self._renewed)
 
-    def _due(self, held: _Held, after_s: float) -> None:
-        """Make a message due again, unless it was settled meanwhile."""
+    def _due(self, held: _Held, after_s: float, lane: _Lane) -> None:
+        """Make a message due again, after the same time as others of the lane, unless it was settled meanwhile."""
         if self._held.get(held.key) is held:
+            self._leave_lane(held.key)
             held.due_at = asyncio.get_running_loop().time() + after_s
-            self._held.move_to_end(held.key)
+            lane[held.key] = held
+            lane.wake.set()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from reput_protocol.commands.pop import PopHandle
+from reput_protocol.errors import ReputError
+from reput_proxy import renewals as module
 from reput_proxy.receipt_handle import Delivery
 from reput_proxy.renewals import Renewals
 
@@ -115,3 +117,27 @@ def test_a_defect_with_one_message_does_not_end_the_renewals_of_others(
 
     asyncio.run(work())
     assert "a defect" in caplog.text
+
+
+def test_a_renewal_that_has_failed_is_made_again_before_others_that_are_due_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It came after all others: a broker that was away for a second then redelivered messages in hand."""
+    monkeypatch.setattr(module, "_RETRY_S", 0.05)
+
+    async def work() -> None:
+        renewals, broker = holding(0)
+        broker.failures.append(ReputError("the broker is away"))
+        renewals._ahead_s = 0.0
+        renewals.add(CLIENT, "billing", [popped(1)])  # due in a minute
+
+        async def wait() -> None:
+            async with asyncio.timeout(10):
+                while len(broker.changes) < 2:
+                    await asyncio.sleep(0.01)
+            await a_while()
+
+        await with_run(renewals, wait())
+        assert broker.changes == [(0, 60.0), (0, 60.0)]
+
+    asyncio.run(work())
