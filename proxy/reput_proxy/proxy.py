@@ -17,7 +17,7 @@ from reput_proxy.rejections import Code, Rejected
 from reput_proxy.renewals import Renewals
 from reput_proxy.spans import Spans
 from reput_proxy.upstream import TIMEOUT_S, BrokerOptions, Upstream
-from reput_proxy.users import Users
+from reput_proxy.users import UserGone, Users
 
 T = TypeVar("T")
 
@@ -92,8 +92,23 @@ class Proxy:
             self.spawn(_close_later(known))
         return found
 
+    def follow_users(self) -> None:
+        """Let the connections of users have their present secrets, and close those of users that may not sign any more.
+
+        Transactions send heartbeats by themselves. Brokers would reject them for ever, and slow down this address.
+        """
+        assert self.users is not None
+        for user in [*self._upstreams]:
+            secret = self.users.secret_of(user)
+            if secret is None:
+                self.spawn(_close_later(self._upstreams.pop(user)))
+            else:
+                self.upstream(user, secret)
+
     def _settling(self, user: str, group: str) -> Settling:
-        """Return what settles messages of a group, with the connections that a user has now."""
+        """Return what settles messages of a group, with the connections that a user has now; raises `UserGone`."""
+        if user not in self._upstreams:
+            raise UserGone(f"user {user!r} may not sign any more")
         return self._upstreams[user].settling(group)
 
     @property

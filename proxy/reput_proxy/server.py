@@ -132,7 +132,7 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
     port = _listen(server, options)
     await server.start()
     proxy.start()
-    watching = None if users is None else asyncio.ensure_future(_watch(users))
+    watching = None if users is None else asyncio.ensure_future(_watch(users, proxy.follow_users))
     try:
         async with serve_http(proxy, options.host, options.http_port) as http_address:
             yield RunningProxy(proxy, str(Address(options.host, port)), http_address)
@@ -222,13 +222,14 @@ def _configuration(cert: Path, key: Path | None, client_ca: Path | None) -> Any:
     )
 
 
-async def _watch(users: Users) -> None:
+async def _watch(users: Users, on_read: Callable[[], None]) -> None:
     """Notice changes of the users."""
     reading = log.WarningOnChange("users_unreadable", hint="the users stay as they were")
     while True:
         await asyncio.sleep(_WATCH_S)
         try:
             users.refresh()
+            on_read()
             reading.succeeded()
         except UsersUnreadable as error:
             reading.failed(error)

@@ -44,6 +44,10 @@ class UsersUnreadable(ReputError):
     """The file with the users cannot be used. The text shows no secret."""
 
 
+class UserGone(ReputError):
+    """The user may not sign any more; messages that its clients have are not renewed."""
+
+
 class Users:
     """The users of a file, which is read again when it has changed.
 
@@ -92,6 +96,11 @@ class Users:
         enabled = ((name, user.secret) for name, user in self._users.items() if user.enabled and user.secret)
         return next(enabled, None)
 
+    def secret_of(self, name: str) -> str | None:
+        """Return the secret of a user that may sign; None if there is no such user."""
+        user = self._users.get(name)
+        return (user.secret or None) if user is not None and user.enabled else None
+
     def check(self, authorization: str | None, date_time: str | None) -> tuple[str, str]:
         """Return the user that has signed a request, and its secret.
 
@@ -105,8 +114,7 @@ class Users:
         found = _FORM.fullmatch(authorization)
         if found is None or not date_time:
             raise Rejected(Code.UNAUTHORIZED, "the signature is not in the form MQv2-HMAC-SHA1")
-        user = self._users.get(found["user"])
-        secret = user.secret if user is not None and user.enabled else ""
+        secret = self.secret_of(found["user"]) or ""
         expected = hmac.digest(secret.encode(), date_time.encode(), "sha1").hex()
         if not secret or not hmac.compare_digest(expected, found["signature"].lower()):
             raise Rejected(

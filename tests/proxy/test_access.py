@@ -76,6 +76,10 @@ def change_secret_of_alice(path: Path, secret: str) -> None:
     path.write_text(path.read_text().replace(f'"{ALICE}"', f'"{secret}"', 1))
 
 
+def remove_alice(path: Path) -> None:
+    path.write_text(path.read_text().replace('"alice"', '"alina"', 1))
+
+
 def send_request(topic: str) -> pb.SendMessageRequest:
     return pb.SendMessageRequest(messages=[message(topic, b"x", "ID")])
 
@@ -198,6 +202,29 @@ async def test_a_new_secret_does_not_end_what_its_user_has_under_way(guarded: st
         handle = held.delivery.receipt_handle
         await until(lambda: held.delivery.receipt_handle != handle)
         assert (await producer.read()).recover_orphaned_transaction_command.message.body == b"open"
+
+
+@in_asyncio
+async def test_a_user_that_is_gone_leaves_its_brokers(
+    guarded: str, users_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its transactions sent heartbeats for ever, which the broker rejected; it delays an address with so many."""
+    async with (
+        proxy_of(guarded, users=users_file) as running,
+        client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
+    ):
+        renewals = running.proxy.renewals
+        renewals._invisible_s, renewals._ahead_s, renewals.invisible_ms = 6.0, 5.0, 6000
+        await Telemetry(alice).settle(consumer_settings("billing", "orders"))
+        await alice.send(message("orders", b"x", "ID"))
+        await alice.receive_all("orders", "billing", 1, auto_renew=True)
+        await alice.send(message("orders", b"open", "ID2", message_type=pb.TRANSACTION))
+        old = running.proxy.upstream("alice", ALICE)
+        remove_alice(users_file)
+        await until(lambda: old.session.closed)
+        assert not old.transactions.topics
+        await until(lambda: not renewals)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @in_asyncio

@@ -62,7 +62,7 @@ def test_users_that_cannot_be_read_are_logged_once_for_each_reason(
 
     monkeypatch.setattr(server, "_WATCH_S", 0.0)
     with pytest.raises(RuntimeError, match="StopIteration"):
-        asyncio.run(server._watch(Unreadable()))
+        asyncio.run(server._watch(Unreadable(), lambda: None))
     assert [record.facts["error"] for record in caplog.records] == ["a", "a", "b"]  # type: ignore[attr-defined]
 
 
