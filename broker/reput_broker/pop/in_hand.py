@@ -34,11 +34,16 @@ class ChangedTimes:
     A client whose connection was lost does not know whether its change was made, and repeats it with the old handle, or
     acknowledges with that. Either is then about the check point that counts: otherwise the message would have two, and
     be redelivered by the one that its consumer does not know. After a restart such a message may come twice.
+
+    The first handle of a message is known for as long as its time is changed: a proxy renews it for a client, which
+    goes on to use that, through whichever proxy.
     """
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self._later: dict[tuple[CheckPointKey, int], InHand] = {}
+        self._first: dict[tuple[CheckPointKey, int], tuple[CheckPointKey, int]] = {}
+        """By the check point that counts: the one that the message had first."""
         self._ends: list[tuple[int, CheckPointKey, int]] = []
 
     def latest(self, one: InHand) -> InHand:
@@ -49,12 +54,25 @@ class ChangedTimes:
 
     def replaced(self, before: InHand, after: InHand) -> None:
         """Note that a check point is replaced."""
-        self._later[before.key, before.offset] = after
+        place = before.key, before.offset
+        first = self._first.pop(place, place)
+        self._first[after.key, after.offset] = first
+        self._later[first] = self._later[place] = after
         now_ms = self._clock_ms()
-        heapq.heappush(self._ends, (max(now_ms, before.deliver_ms) + _LATE_MS, before.key, before.offset))
+        self._forget_at(max(now_ms, before.deliver_ms), place)
         while self._ends[0][0] <= now_ms:
             _, key, offset = heapq.heappop(self._ends)
-            self._later.pop((key, offset), None)
+            last = self._later.pop((key, offset))
+            if self._first.get((last.key, last.offset)) != (key, offset):
+                continue
+            if last.deliver_ms + _LATE_MS > now_ms:
+                self._later[key, offset] = last
+                self._forget_at(last.deliver_ms, (key, offset))
+            else:
+                del self._first[last.key, last.offset]
+
+    def _forget_at(self, time_ms: int, place: tuple[CheckPointKey, int]) -> None:
+        heapq.heappush(self._ends, (time_ms + _LATE_MS, *place))
 
 
 class Acknowledged:

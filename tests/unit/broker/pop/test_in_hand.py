@@ -1,9 +1,9 @@
-"""Which acknowledged messages the broker remembers."""
+"""Which messages in hand the broker remembers: those whose times were changed, and acknowledged ones."""
 
 from __future__ import annotations
 
 from reput_broker.pop.checkpoints import CheckPointKey
-from reput_broker.pop.in_hand import Acknowledged, InHand
+from reput_broker.pop.in_hand import Acknowledged, ChangedTimes, InHand
 
 START_MS = 1_700_000_000_000
 
@@ -43,3 +43,29 @@ def test_beyond_the_limit_those_that_end_first_are_forgotten() -> None:
         acknowledged.add(one)
     assert [one in acknowledged for one in some] == [True, False, True]
     assert len(acknowledged) == 2
+
+
+def test_the_first_handle_of_a_message_is_known_for_as_long_as_its_time_is_changed() -> None:
+    """A consumer that had it for 90 s acknowledged it through another proxy without effect, and got it again."""
+    now_ms = START_MS
+    changed = ChangedTimes(lambda: now_ms)
+    latest = first = popped(100)
+    for _ in range(20):
+        now_ms += 40_000
+        before, latest = latest, popped(100, pop_ms=now_ms)
+        changed.replaced(before, latest)
+        assert changed.latest(first) == changed.latest(before) == latest
+    assert len(changed._later) <= 4, "a renewal in between is known half a minute longer than it counted"
+    now_ms += 100_000
+    changed.replaced(popped(200, pop_ms=now_ms), popped(200, pop_ms=now_ms + 1))
+    assert changed.latest(first) == first
+    assert len(changed._later) == len(changed._first) == 1
+
+
+def test_a_change_that_is_repeated_with_the_first_handle_is_of_the_last_check_point() -> None:
+    changed = ChangedTimes(lambda: START_MS)
+    first, second, third = (popped(100, pop_ms=START_MS + n) for n in range(3))
+    changed.replaced(first, second)
+    changed.replaced(changed.latest(first), third)
+    assert [changed.latest(each) for each in (first, second, third)] == [third, third, third]
+    assert changed.latest(popped(101)) == popped(101)
