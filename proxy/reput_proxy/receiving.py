@@ -72,9 +72,14 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
 
 
 def filter_of(expression: pb.FilterExpression) -> tuple[str, str | None]:
-    """Return tags, and the SQL92 expression or None; raises `Rejected` if they are too long."""
+    """Return tags, and the SQL92 expression or None; raises `Rejected` if they are too long, or SQL92 is empty."""
     check_size("the filter", expression.expression, _FILTER_BYTES_MAX, Code.ILLEGAL_FILTER_EXPRESSION)
     if expression.type == pb.SQL:
+        if not expression.expression:  # a pop has no filter then
+            raise Rejected(
+                Code.ILLEGAL_FILTER_EXPRESSION,
+                "the expression of the filter is empty; to get every message, filter by the tag *",
+            )
         return "*", expression.expression
     return expression.expression or "*", None
 

@@ -461,6 +461,7 @@ async def test_what_cannot_be_received_is_rejected(client: GrpcClient, address: 
         ({"invisible_s": 1.0}, Code.ILLEGAL_INVISIBLE_TIME),
         ({"group": "a b"}, Code.ILLEGAL_CONSUMER_GROUP),
         ({"topic": "a b"}, Code.ILLEGAL_TOPIC),
+        ({"sql": ""}, Code.ILLEGAL_FILTER_EXPRESSION),
         ({"timeout_s": 3.0}, Code.ILLEGAL_POLLING_TIME),
     ):
         status, _ = await client.receive(**{"topic": topic, "group": topic, **more})  # type: ignore[arg-type]
