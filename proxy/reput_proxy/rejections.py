@@ -25,6 +25,7 @@ _CODES: Final[tuple[tuple[type[Exception], pb.Code], ...]] = (
     (errors.TopicNotFound, Code.TOPIC_NOT_FOUND),
     (errors.GroupNotFound, Code.CONSUMER_GROUP_NOT_FOUND),
     (errors.NoQueue, Code.FORBIDDEN),
+    (errors.AmbiguousQueue, Code.BAD_REQUEST),
     (errors.InvalidHandle, Code.INVALID_RECEIPT_HANDLE),
     (errors.FilterSyntaxError, Code.ILLEGAL_FILTER_EXPRESSION),
     (errors.FilterRefused, Code.ILLEGAL_FILTER_EXPRESSION),

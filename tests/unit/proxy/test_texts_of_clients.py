@@ -107,6 +107,11 @@ def test_every_error_of_a_broker_has_a_code_of_its_own_kind(code: ErrorCode) -> 
         assert Code.BAD_REQUEST <= found.code < Code.TOO_MANY_REQUESTS, "clients do not"
 
 
+def test_a_queue_that_several_brokers_have_is_the_mistake_of_a_client_that_names_none() -> None:
+    """Clients repeated the request, with the same outcome."""
+    assert status_of(errors.AmbiguousQueue("orders", 0, ["broker-a", "broker-b"])).code == Code.BAD_REQUEST
+
+
 def test_the_text_of_an_unexpected_error_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     found = status_of(KeyError("a secret"))
     assert found.code == Code.INTERNAL_SERVER_ERROR
