@@ -165,29 +165,32 @@ class Transactions:
         )
 
     async def producer_connected(self, topics: Sequence[str]) -> None:
-        """Answer checks of these topics, which a client produces to; never raises."""
+        """Answer checks of these topics, which a client produces to, if they are for transactions; never raises."""
         for topic in topics:
-            try:
-                config = await self._topics.get(topic)
-                if config is not None and config.message_type == "TRANSACTION":
-                    await self._producer(topic)._presence.begin()
-            except (ReputError, Rejected) as error:
-                log.warning("transaction_checks_not_taken", topic=topic, error=str(error))
+            await self._take_checks(topic, is_for_transactions=False)
 
     async def resume(self, topics: Sequence[str]) -> None:
         """Answer checks of these topics, as the user's connections before did; never raises."""
-        await asyncio.gather(*map(self._resume, topics))
+        await asyncio.gather(*(self._take_checks(topic, is_for_transactions=True) for topic in topics))
 
-    async def _resume(self, topic: str) -> None:
+    async def _take_checks(self, topic: str, *, is_for_transactions: bool) -> None:
+        """Become a member of a topic's group. Without `is_for_transactions` its type says whether."""
         reason = ""
         for _ in range(_TRIES):
             if self._closed:
                 return
             try:
+                if not is_for_transactions:
+                    config = await self._topics.get(topic)
+                    if config is None or config.message_type != "TRANSACTION":
+                        return
                 await self._producer(topic)._presence.begin()
             except (ReputError, Rejected) as error:
                 reason = str(error)
-                await asyncio.sleep(_RETRY_S)  # the broker may know the new secret a little later
+                # The broker may know a new secret a little later.
+                if not is_for_transactions and not (isinstance(error, ReputError) and error.retryable):
+                    break
+                await asyncio.sleep(_RETRY_S)
             else:
                 return
         log.warning("transaction_checks_not_taken", topic=topic, error=reason)
