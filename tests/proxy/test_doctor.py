@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from reput_broker import BrokerConfig
+from reput_broker.background import BackgroundBroker
 from reput_cli.doctor.broker import check_proxy
 from reput_cli.doctor.findings import State
 from reput_cli.root import root
@@ -63,6 +65,29 @@ def test_nothing_listens() -> None:
     code, found = asyncio.run(examine(f"127.0.0.1:{free_port()}", "--timeout", "1s"))
     assert code == ExitCode.CANNOT_CONNECT
     assert "nothing listens" in found["connection"]["found"]
+
+
+def test_a_host_without_a_port() -> None:
+    """The broker's port was checked, where no proxy is."""
+    _, found = asyncio.run(examine("127.0.0.254", "--timeout", "1s"))
+    assert "127.0.0.254:8081" in found["connection"]["found"]
+
+
+def test_a_topic_that_does_not_exist(tmp_path: Path) -> None:
+    """A mistake in its name was no finding."""
+    config = BrokerConfig.model_validate(
+        {"data_dir": tmp_path, "port": 0, "http_port": None, "topics": {"auto_create": False}}
+    )
+
+    async def work(address: str) -> None:
+        async with proxy_of(address) as proxy:
+            for arguments, state in (((), "ok"), (("--topic", "ordrs"), "warning")):
+                _, found = await examine(proxy.address, *arguments)
+                assert found["brokers"]["state"] == state
+            assert "ordrs" in found["brokers"]["found"]
+
+    with BackgroundBroker(config) as broker:
+        asyncio.run(work(broker.address))
 
 
 def test_another_server_at_the_port(address: str) -> None:

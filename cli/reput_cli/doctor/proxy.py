@@ -20,17 +20,19 @@ from reput_cli.options import DURATION, Settings, output_options
 from reput_cli.secret import put_user_into_environment
 from reput_cli.tls import tls_of, tls_options
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.names import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from reput_client import TLS
     from reput_client.transport.address import Address
 
+_PORT = 8081
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 @click.command("proxy")
-@click.argument("address", default="127.0.0.1:8081")
-@click.option("--topic", default="TBW102", metavar="NAME", help="Request the route of this topic.")
+@click.argument("address", default=f"127.0.0.1:{_PORT}")
+@click.option("--topic", default=DEFAULT_TOPIC, metavar="NAME", help="Request the route of this topic.")
 @click.option("--user", metavar="NAME", help="Sign as this user.  [default: REPUT_USER]")
 @click.option("--secret-file", metavar="FILE", help="File with its secret.  [default: REPUT_SECRET_FILE]")
 @click.option(
@@ -58,7 +60,7 @@ def command(
     from reput_client.transport.address import parse_addresses
 
     try:
-        [place] = parse_addresses(address)
+        [place] = parse_addresses(address, _PORT)
     except ValueError as error:
         raise CommandFailed(f"{address!r} is not the address of a proxy", reason=str(error)) from error
     put_user_into_environment(user, secret_file, {})
@@ -193,8 +195,12 @@ def _check_answers(asking: _Asking, topic: str) -> Iterator[Finding]:
         yield warning(
             "brokers", "respond, and do not permit the topic", text, "--topic of one that the user may use"
         )
-    elif code == pb.TOPIC_NOT_FOUND:
+    elif code == pb.TOPIC_NOT_FOUND and topic == DEFAULT_TOPIC:
         yield ok("brokers", "respond; name a topic with --topic to check its route too")
+    elif code == pb.TOPIC_NOT_FOUND:
+        yield warning(
+            "brokers", f"respond, and have no topic {topic}", text, "reput topic list shows those that exist"
+        )
     elif code != pb.OK:
         yield fault(
             "brokers",

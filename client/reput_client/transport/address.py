@@ -25,8 +25,8 @@ class Address(NamedTuple):
         return ",".join([first, *map(str, self.others)])
 
 
-def parse_address(text: str) -> Address:
-    """Return the address that `text` names; the default port is 10911.
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
+    """Return the address that `text` names.
 
     Raises:
         ValueError: no host, a port outside 1 to 65535, or a URL.
@@ -44,15 +44,15 @@ def parse_address(text: str) -> Address:
     else:
         host, _, port = text.partition(":")
     if not host:
-        raise ValueError(f"address {text!r} has no host; write host:port, such as 127.0.0.1:{DEFAULT_PORT}")
+        raise ValueError(f"address {text!r} has no host; write host:port, such as 127.0.0.1:{default_port}")
     if not port:
-        return Address(host, DEFAULT_PORT)
+        return Address(host, default_port)
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise ValueError(f"address {text!r} has the port {port!r}; a port is a number from 1 to 65535")
     return Address(host, int(port))
 
 
-def parse_addresses(addresses: str | Iterable[str]) -> tuple[Address, ...]:
+def parse_addresses(addresses: str | Iterable[str], default_port: int = DEFAULT_PORT) -> tuple[Address, ...]:
     """Return the addresses in `"a:1,b:2"`, `"a:1;b:2"` or a list of such strings, in order, without duplicates.
 
     Raises:
@@ -66,7 +66,7 @@ def parse_addresses(addresses: str | Iterable[str]) -> tuple[Address, ...]:
     parts = [part for text in addresses for part in text.replace(";", ",").split(",") if part.strip()]
     if not parts:
         raise ValueError("no broker address given; pass host:port")
-    return tuple(dict.fromkeys(parse_address(part) for part in parts))
+    return tuple(dict.fromkeys(parse_address(part, default_port) for part in parts))
 
 
 class BrokerIdentity(NamedTuple):
