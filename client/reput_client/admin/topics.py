@@ -19,6 +19,7 @@ from reput_protocol.commands.query import TIME_MAX_MS, QueryMessageHeader, Query
 from reput_protocol.commands.topic import (
     MESSAGE_TYPE_ATTRIBUTE,
     PERMISSION_NAMES,
+    QUEUES_MAX,
     CreateTopicHeader,
     DeleteTopicHeader,
     GetTopicConfigHeader,
@@ -34,10 +35,9 @@ from reput_protocol.errors import RequestNotSupported, TopicNotFound, error_from
 from reput_protocol.names import check_topic, is_system_topic
 from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.wire.header import HeaderType
+from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK
-_QUEUES_MAX: Final = 65_536
 _NOT_FOUND: Final = (ResponseCode.QUERY_NOT_FOUND.value,)
 
 
@@ -161,22 +161,25 @@ class TopicAdmin(AdminRequests):
         refused = _of_the_broker(topic, await self._own_names())
         if refused is not None:
             return refused
-        config = await self.topic_config(topic)
-        changes, notes, loses = [], [], None
-        if queues is not None and (queues, queues) != (config.read_queue_nums, config.write_queue_nums):
-            changes.append(f"{counted(config.read_queue_nums, 'queue')} become {queues}")
-            if queues < config.read_queue_nums:
-                loses = (
-                    f"queues {queues} to {config.read_queue_nums - 1} of {topic} can then no longer be read"
+        changes: list[str] = []
+        notes: list[str] = []
+        read_queues = queues or 0
+        for config in (await self.topic_configs(topic)).values():
+            if queues is not None and (queues, queues) != (config.read_queue_nums, config.write_queue_nums):
+                changes.append(f"{counted(config.read_queue_nums, 'queue')} become {queues}")
+                read_queues = max(read_queues, config.read_queue_nums)
+            if perm is not None and perm & 6 != config.perm & 6:
+                changes.append(
+                    f"permission {PERMISSION_NAMES[config.perm & 6]} becomes {PERMISSION_NAMES[perm & 6]}"
                 )
-        if perm is not None and perm & 6 != config.perm & 6:
-            changes.append(
-                f"permission {PERMISSION_NAMES[config.perm & 6]} becomes {PERMISSION_NAMES[perm & 6]}"
-            )
-            notes += [] if perm & 4 else ["consumers get no messages of it any more"]
-            notes += [] if perm & 2 else ["producers can send nothing to it any more"]
-        if message_type not in (None, config.message_type):
-            changes.append(f"type {config.message_type or 'not set'} becomes {message_type}")
+                notes += [] if perm & 4 else ["consumers get no messages of it any more"]
+                notes += [] if perm & 2 else ["producers can send nothing to it any more"]
+            if message_type not in (None, config.message_type):
+                changes.append(f"type {config.message_type or 'not set'} becomes {message_type}")
+        changes, notes = [*dict.fromkeys(changes)], [*dict.fromkeys(notes)]  # of several brokers
+        loses = None
+        if queues is not None and queues < read_queues:
+            loses = f"queues {queues} to {read_queues - 1} of {topic} can then no longer be read"
         if not changes:
             return Preview(f"topic {topic} has these settings already", is_change=False)
         return Preview(f"topic {topic}: {', '.join(changes)}", notes, loses=loses)
@@ -189,18 +192,31 @@ class TopicAdmin(AdminRequests):
         perm: int | None = None,
         message_type: str | None = None,
     ) -> TopicConfig:
-        """Change settings of a topic on all brokers; what is None stays. Return the settings on the first of them.
+        """Change settings of a topic on each broker that has it; what is None stays as it is there.
+
+        Return the settings on the first of them.
 
         Raises `TopicNotFound`.
         """
-        config = await self.topic_config(topic)
-        await self.alter_topic(
-            topic,
-            read_queues=config.read_queue_nums if queues is None else queues,
-            write_queues=config.write_queue_nums if queues is None else queues,
-            perm=config.perm if perm is None else perm,
-            message_type=message_type,
-        )
+        if queues is not None:
+            _check_queues(queues)
+        brokers_by_fields: dict[tuple[tuple[str, Value], ...], list[str]] = {}
+        for broker, config in (await self.topic_configs(topic)).items():
+            header = CreateTopicHeader(
+                topic,
+                config.read_queue_nums if queues is None else queues,
+                config.write_queue_nums if queues is None else queues,
+                config.perm if perm is None else perm,
+                topic_filter_type=config.topic_filter_type,
+                topic_sys_flag=config.topic_sys_flag,
+                order=config.order,
+                attributes=_of_type(message_type),
+            )
+            brokers_by_fields.setdefault(tuple(header.to_ext(_MSGPACK).items()), []).append(broker)
+        for fields, brokers in brokers_by_fields.items():
+            await self._ask_each(
+                RequestCode.UPDATE_AND_CREATE_TOPIC, dict(fields), f"change {topic}", brokers=brokers
+            )
         return await self.topic_config(topic)
 
     async def ensure_topic(self, topic: str, *, queues: int = 4, message_type: str | None = None) -> None:
@@ -228,9 +244,8 @@ class TopicAdmin(AdminRequests):
 
         Raises `BrokerNotFound` for a name in `brokers` without a master.
         """
-        if not (1 <= read_queues <= _QUEUES_MAX and 1 <= write_queues <= _QUEUES_MAX):
-            raise ValueError(f"a topic has 1 to {_QUEUES_MAX} queues")
-        attributes = None if message_type is None else f"+{MESSAGE_TYPE_ATTRIBUTE}={message_type}"
+        _check_queues(read_queues, write_queues)
+        attributes = _of_type(message_type)
         header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm, attributes=attributes)
         ext = header.to_ext(_MSGPACK)
         await self._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create {topic}", brokers=brokers)
@@ -458,6 +473,16 @@ class TopicAdmin(AdminRequests):
         """Commit that a group continues at `offset` of a queue."""
         queue = await self._queue(topic, queue_id, broker_name)
         await self._offsets.commit(group, queue, offset)
+
+
+def _check_queues(*numbers: int) -> None:
+    if not all(1 <= number <= QUEUES_MAX for number in numbers):
+        raise ValueError(f"a topic has 1 to {QUEUES_MAX} queues")
+
+
+def _of_type(message_type: str | None) -> str | None:
+    """Return the change of a topic's attributes that sets its type; None for no change."""
+    return None if message_type is None else f"+{MESSAGE_TYPE_ATTRIBUTE}={message_type}"
 
 
 def _of_the_broker(topic: str, own_names: set[str]) -> Preview | None:

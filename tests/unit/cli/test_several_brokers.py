@@ -122,3 +122,28 @@ def test_status_of_two_brokers(address: str) -> None:
     assert "broker_name\tbroker-a" not in one
     with pytest.raises(BrokerNotFound):
         run(broker, "status", "--broker", "broker-c", server=address)
+
+
+def test_a_change_of_a_topic_leaves_the_rest_to_each_broker(address: str) -> None:
+    """It was made with the settings of the first broker, also on brokers that did not have the topic."""
+    with Admin(address) as admin:
+        admin.create_topic("uneven", queues=1, brokers=["broker-a"])
+        admin.create_topic("uneven", queues=3, message_type="FIFO", brokers=["broker-b"])
+        admin.create_topic("one", queues=2, brokers=["broker-b"])
+        while len(admin.route("uneven").queue_datas) < 2 or "one" not in admin.list_topics():
+            time.sleep(0.02)  # until the second broker has registered them
+        run(topic, "alter", "uneven", "--permission", "r", server=address)
+        run(topic, "alter", "one", "--queues", "4", server=address)
+        found = {
+            name: (config.read_queue_nums, config.write_queue_nums, config.perm, config.message_type)
+            for name, config in admin.topic_configs("uneven").items()
+        }
+        assert found == {"broker-a": (1, 1, 4, ""), "broker-b": (3, 3, 4, "FIFO")}
+        assert {name: config.read_queue_nums for name, config in admin.topic_configs("one").items()} == {
+            "broker-b": 4
+        }
+    said = run(topic, "alter", "uneven", "--queues", "2", "--dry-run", server=address)
+    assert said == [
+        "topic uneven: 1 queue become 2, 3 queues become 2",
+        "queues 2 to 2 of uneven can then no longer be read",
+    ]
