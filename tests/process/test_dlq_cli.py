@@ -212,6 +212,20 @@ def test_replay_asks_first(letters: Letters) -> None:
     assert len(letters.messages(letters.orders)) == 12
 
 
+def test_replay_of_a_few_asks_although_many_others_were_replayed(letters: Letters) -> None:
+    """It compared the number of those that it was to send with that of all that were replayed."""
+    letters.cli("replay", letters.group, "-n", "8")
+    few = ("dlq", "replay", letters.group, "-o", "-2")
+    done = reput(*few, server=letters.broker.address, text=f"{letters.group}\n")
+    assert done.returncode == 2
+    assert "there is no terminal to ask for confirmation" in done.stderr
+    assert len(letters.messages(letters.bills)) == 4 + 2
+    letters.cli("replay", letters.group)
+    done = reput(*few, server=letters.broker.address)
+    assert done.returncode == 0, "there is nothing to ask"
+    assert "2 were replayed before" in done.stderr
+
+
 def test_list_and_peek_show_what_was_replayed(letters: Letters) -> None:
     letters.cli("replay", letters.group, "--filter", "n = '1'")
     (row,) = letters.json("list", letters.group)

@@ -191,8 +191,9 @@ class _Replay:
     def run(self, admin: Admin, span: tuple[Position, Position | None]) -> Outcome:
         """Replay and return the outcome."""
         outcome = self.outcome
-        letters = within(admin, letters_of(admin, self._group), *span)
-        self._ask(admin, letters)
+        all_letters = letters_of(admin, self._group)
+        letters = within(admin, all_letters, *span)
+        self._ask(admin, letters, all_letters)
         with _until_interrupted(outcome), self._printer.counting("dead letters") as add:
             for name, (start, end) in letters.spans.items():
                 places = self._places(admin, letters.topic, name, start, end)
@@ -203,13 +204,13 @@ class _Replay:
         self._report(len(letters) - outcome.looked_at)
         return outcome
 
-    def _ask(self, admin: Admin, letters: DeadLetters) -> None:
+    def _ask(self, admin: Admin, letters: DeadLetters, all_letters: DeadLetters) -> None:
         """Have the user confirm; messages that were sent cannot be taken back."""
         number = len(letters)
-        if self._settings.yes or self._dry_run:
+        if self._settings.yes or self._dry_run or not number:
             return
-        replayed = 0 if self._again else Replayed(admin, self._group, self._printer).total(letters) or 0
-        if replayed >= number:
+        replayed = 0 if self._again else Replayed(admin, self._group, self._printer).total(all_letters) or 0
+        if replayed >= len(all_letters):
             return
         which = " that match" if self._expression else ""
         to = f"topic {self._target}" if self._target else "the topics that they came from"
