@@ -23,7 +23,8 @@ _HEAD: Final = """\
 # The configuration of a Reput broker: every option with its default, unit and reason.
 #
 # Order: built-in default < this file < environment < flag. Environment: REPUT_ and the path with double underscores,
-# REPUT_STORE__FLUSH_INTERVAL=500ms; with _FILE appended to the name, the value is read from that file.
+# REPUT_STORE__FLUSH_INTERVAL=500ms; a list as here, or with commas; with _FILE appended to the name, the value is read
+# from that file.
 # Durations need a unit (us ms s m h d), sizes too (B KB MB GB TB, KiB MiB GiB TiB). [live] options change on SIGHUP
 # and by `reput config set | reload`, all others need a restart.
 """

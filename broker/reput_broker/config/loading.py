@@ -1,6 +1,7 @@
 """Reading the configuration, at the start and for a reload: built-in default < TOML file < environment < flag.
 
     REPUT_STORE__FLUSH_INTERVAL=200ms         store.flush_interval
+    REPUT_NAME_SERVERS=["names1:9876"]        name_servers, as in the file; also names1:9876,names2:9876
     REPUT_ADVERTISE_FILE=/run/secrets/addr    advertise, read from that file
 
 Every value has an origin, so that a mistake is reported as "limits.conections (from broker.toml)".
@@ -12,9 +13,10 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -243,7 +245,10 @@ def _read_value(path: Path) -> str:
 
 
 def _from_text(option: FieldInfo, text: str) -> object:
-    """Read a number or a truth value; validation reports an invalid one."""
+    """Read a number, a truth value, or a list as in a file; validation reports an invalid one."""
+    if text.startswith("[") and get_origin(option.annotation) is tuple:
+        with suppress(tomllib.TOMLDecodeError):
+            return tomllib.loads(f"value = {text}")["value"]
     if is_size(option) or is_duration(option):
         return text
     if option.annotation in (int, int | str):

@@ -78,6 +78,24 @@ def test_directories_are_a_list_or_a_text_with_commas(file: Path) -> None:
     assert BrokerConfig(store={"commit_log_dirs": ""}).store.commit_log_dirs == ()
 
 
+def test_lists_of_the_environment_are_written_as_in_a_file_too() -> None:
+    """The Helm chart writes them so; the first directory was then called `["/a/log"`."""
+    config = load_config(
+        None,
+        {
+            "REPUT_STORE__COMMIT_LOG_DIRS": '["/a/log","/b, c/log"]',
+            "REPUT_HTTP_ALLOWED_HOSTS": '["metrics.example.com"]',
+            "REPUT_PROXY_PROTOCOL_FROM": "[]",
+            "REPUT_NAME_SERVERS": "[::1]:9876",
+        },
+    )
+    assert config.store.commit_log_dirs == (Path("/a/log"), Path("/b, c/log"))
+    assert config.http_allowed_hosts == ("metrics.example.com",)
+    assert config.proxy_protocol_from == ()
+    assert config.name_servers == ("[::1]:9876",), "a text that begins with a bracket"
+    assert set(problems(None, {"REPUT_NAME_SERVERS": '["names1"]'})) == {"name_servers"}
+
+
 @pytest.mark.parametrize("text", ["3", '["/a", 3]', '["/a", ""]', '"/a,,/b"'])
 def test_invalid_lists_of_directories(file: Path, text: str) -> None:
     file.write_text(f"[store]\ncommit_log_dirs = {text}\n")
