@@ -75,7 +75,7 @@ def user_store_options(command: _Command) -> _Command:
         settings: Settings, path: str | None, config: str | None, data_dir: str | None, **arguments: Any
     ) -> Any:
         if path is None and config is None and data_dir is None:
-            with settings.admin() as admin:
+            with settings.admin() as admin, _remedy_without_users():
                 return command(settings=settings, store=_Brokers(admin), **arguments)
         return command(settings=settings, store=_File(_file(path, config, data_dir)), **arguments)
 
@@ -93,6 +93,21 @@ def _file(path: str | None, config: str | None, data_dir: str | None) -> UserFil
         return UserFile(Path(path))
     place = None if config is None else Path(config)
     return user_file_of(load_config(place, os.environ, {"data_dir": data_dir}))
+
+
+@contextmanager
+def _remedy_without_users() -> Iterator[None]:
+    """Say what helps at brokers that have no users; the text of the error tells why they have none."""
+    from reput_protocol.errors import RequestNotSupported
+
+    try:
+        yield
+    except RequestNotSupported as error:
+        raise CommandFailed(
+            str(error),
+            remedy="access.enabled = true at the broker (docs/security.md); --data-dir DIR or --file FILE makes users "
+            "before that",
+        ) from error
 
 
 class _Brokers:

@@ -23,7 +23,7 @@ from reput_cli.failures import CommandFailed
 from reput_cli.secret import put_user_into_environment
 from reput_client.blocking import Admin
 from reput_client.credentials import Credentials, from_environment
-from reput_client.errors import BrokersFailed, RequestNotSupported
+from reput_client.errors import BrokersFailed
 from reput_protocol.rights import Right, rule_of
 
 SECRET = "a-secret-of-alice"
@@ -197,8 +197,11 @@ def test_a_refused_change_at_a_broker_leaves_nothing(cluster: Users, tmp_path: P
 
 def test_a_broker_without_access_control_says_so(environ: None, new_reput_broker: NewBroker) -> None:
     users = Users(("--server", new_reput_broker().address), [])
-    with pytest.raises(RequestNotSupported, match=r"access control is off \(access.enabled\)"):
-        users.run("user", "list")
+    for group, arguments in (("user", ["list"]), ("acl", ["allow", "@ops", "read", "topic:t"])):
+        with pytest.raises(CommandFailed, match=r"access control is off \(access.enabled\)") as caught:
+            users.run(group, *arguments)
+        assert caught.value.remedy is not None
+        assert caught.value.remedy.startswith("access.enabled = true")
 
 
 def test_a_file_and_a_broker_exclude_each_other(file: UserFile) -> None:
