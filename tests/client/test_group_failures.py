@@ -86,6 +86,37 @@ async def test_what_a_handler_raises_for_goes_back_to_the_broker(
     assert record.exc_info is not None
 
 
+@pytest.mark.parametrize("face", ["trio", "asyncio"], indirect=True)
+@pytest.mark.parametrize("concurrency", [1, 3])
+@scenario
+async def test_a_plain_function_ends_run_with_its_message_unhandled(
+    face: Face, broker: FakeBroker, concurrency: int
+) -> None:
+    """Its result cannot be awaited; that is no reason to handle each message again until it is a dead letter."""
+    await fill(face, broker, b"a")
+    back = TakesBack(broker)
+    seen: list[bytes] = []
+
+    def plain(message: Any) -> None:
+        seen.append(message.body)
+
+    async def handle(message: Any) -> None:
+        plain(message)
+        consumer.stop()
+
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        with pytest.raises((TypeError, ExceptionGroup)) as caught:
+            await consumer.run(plain, concurrency=concurrency)
+        (error,) = caught.value.exceptions if isinstance(caught.value, ExceptionGroup) else [caught.value]
+        assert isinstance(error, TypeError)
+        assert "is a plain function" in str(error)
+        assert "reput_client.blocking" in str(error)
+        await consumer.run(lambda message: handle(message), concurrency=concurrency)
+    assert seen == [b"a", b"a"]
+    assert back.taken == []
+    assert broker.committed["g", "t", 0] == 1
+
+
 @scenario
 async def test_the_application_chooses_delay_and_attempts(face: Face, broker: FakeBroker) -> None:
 

@@ -41,6 +41,31 @@ def topic(request: pytest.FixtureRequest) -> str:
     return "".join(c if c.isalnum() else "-" for c in request.node.name)[-100:]
 
 
+@pytest.mark.parametrize("face", ["trio", "asyncio"], indirect=True)
+@pytest.mark.parametrize("concurrency", [1, 3])
+@scenario
+async def test_a_plain_function_ends_run_with_its_message_unhandled(
+    face: Face, real_address: str, topic: str, concurrency: int
+) -> None:
+    await fill(face, real_address, topic, b"a")
+    seen: list[bytes] = []
+
+    def plain(message: Any) -> None:
+        seen.append(message.body)
+
+    async def handle(message: Any) -> None:
+        plain(message)
+        consumer.stop()
+
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
+        with pytest.raises((TypeError, ExceptionGroup)) as caught:
+            await consumer.run(plain, concurrency=concurrency)
+        (error,) = caught.value.exceptions if isinstance(caught.value, ExceptionGroup) else [caught.value]
+        assert "is a plain function" in str(error)
+        await consumer.run(lambda message: handle(message), concurrency=concurrency)
+    assert seen == [b"a", b"a"]
+
+
 async def fill(
     face: Face, real_address: str, topic: str, *bodies: bytes, queues: int = 1, **more: Any
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, Self
 
+from reput_client.consume.group.awaited import awaited
 from reput_client.consume.group.failures import GiveBack, OnFailure
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.consume.group.subscriber import Subscriber
@@ -247,8 +248,10 @@ class PopConsumer(Subscriber, Generic[V]):
         SIGTERM and SIGINT (Ctrl-C) stop the consumer, as in `Consumer.run`; not with `handle_signals=False`.
 
         Raises:
+            TypeError: `handler` is a plain function; the message is not handled.
             BrokerError: a permanent refusal. While brokers are away, this waits.
         """
+        handler = awaited(handler)
         if self._tracing is not None:
             handler = self._tracing.handler(handler, self.group)
         with StopSignals(self._session.runtime, self.stop, enabled=handle_signals):

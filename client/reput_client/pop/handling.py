@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from typing_extensions import override
 
+from reput_client.consume.group.awaited import NotAwaitable
 from reput_client.consume.group.failures import Failure, OnFailure, Verdict, default_delay_s
 from reput_client.consume.send_back import DEAD_LETTER, reason_of
 from reput_client.errors import InvalidHandle
@@ -267,6 +268,8 @@ class Run(Chore, Generic[M]):
 
     async def failed(self, message: M, error: Exception) -> None:
         """Apply `on_failure` to a message whose handler raised `error`; raises that if it ends the run."""
+        if isinstance(error, NotAwaitable):
+            raise error
         attempts = self._failures[message] = self._failures.get(message, 0) + 1
         failure = PopFailure(message, error, attempts, self._settling.group, self._fetcher.orderly)
         decision = await self._on_failure.decide(failure)

@@ -9,6 +9,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Final, Generic, Self
 
+from reput_client.consume.group.awaited import awaited
 from reput_client.consume.group.commits import FileOwner, offset_file
 from reput_client.consume.group.failures import GiveBack
 from reput_client.consume.group.handling import Handling
@@ -261,9 +262,14 @@ class Consumer(GroupPositions, Generic[V]):
         SIGTERM and SIGINT (Ctrl-C) stop the consumer: `run` returns when the handlers in progress are done, with their
         progress committed. A second signal has its usual effect. That applies in the main thread, unless the program
         has set a handler for the signal, and not with `handle_signals=False`.
+
+        Raises:
+            TypeError: `handler` is a plain function; the message is not handled.
+            ReputError: as `receive`.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        handler = awaited(handler)
         if self._tracing is not None:
             handler = self._tracing.handler(handler, self.group)
         with StopSignals(self._session.runtime, self.stop, enabled=handle_signals) as signals:

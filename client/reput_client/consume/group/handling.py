@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from reput_client.consume.group.assigned_queue import Taken
+from reput_client.consume.group.awaited import NotAwaitable
 from reput_client.consume.group.failures import Failure, OnFailure, StopRunning, Verdict
 from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.taking import Taking
@@ -115,6 +116,8 @@ class Handling:
             raise error
 
     async def _failed(self, taken: Taken, error: Exception) -> None:
+        if isinstance(error, NotAwaitable):
+            raise error
         assigned, message = taken
         options = self._member.options
         if not assigned.progress.holds(message.queue_offset, message) and not isinstance(
