@@ -13,10 +13,12 @@ import pytest
 pytest.importorskip("taskiq")
 
 from taskiq import SimpleRetryMiddleware, TaskiqResult
+from taskiq.exceptions import SendTaskError
 from taskiq.receiver import Receiver
 
 import reput_client
 from reput_client.blocking import Admin
+from reput_client.errors import ClientClosed
 from reput_client.tasks.taskiq import ReputBroker, ReputResultBackend
 
 
@@ -97,6 +99,24 @@ def test_results_retries_and_delays(address: str, name: str) -> None:
         with pytest.raises(asyncio.TimeoutError):  # all are acknowledged
             await asyncio.wait_for(anext(listening), 1.0)
         await again.shutdown()
+
+    run(scenario)
+
+
+def test_a_broker_that_is_not_started_says_so(address: str, name: str) -> None:
+    async def scenario() -> None:
+        broker = broker_of(address, name)
+
+        @broker.task
+        async def note(text: str) -> None:
+            raise AssertionError(text)
+
+        with pytest.raises(SendTaskError) as caught:
+            await note.kiq("a")
+        assert isinstance(caught.value.__cause__, ClientClosed)
+        assert "await broker.startup()" in str(caught.value.__cause__)
+        with pytest.raises(ClientClosed, match="not started"):
+            await broker.result_backend.is_result_ready("1")
 
     run(scenario)
 

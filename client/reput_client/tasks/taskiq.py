@@ -18,6 +18,7 @@ from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessag
 from taskiq.exceptions import ResultGetError
 
 from reput_client import Admin, PopConsumer, PoppedMessage, Producer
+from reput_client.errors import ClientClosed
 from reput_client.pop.handling import Run
 from reput_client.produce.queue_selector import AnyBroker
 from reput_client.transport.options import ClientOptions
@@ -26,6 +27,7 @@ from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import Message
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 _PRIORITIES: Final = 10
 
@@ -36,6 +38,8 @@ class ReputBroker(AsyncBroker):
     A task is acknowledged as taskiq's `ack_type` says, by default when its result is saved. Until then its message is
     kept, however long that takes; if the worker dies, another one gets it within `invisible_s` seconds. After as many
     deliveries as the group allows it is a dead letter of the group.
+
+    taskiq starts the broker of a worker; another program calls `startup` before it sends, and `shutdown` at its end.
 
     Labels of tasks: `delay`, seconds for which the message waits in the broker; `priority`, 0 to 9, 9 first;
     `queue_name`, another queue than the first.
@@ -80,8 +84,8 @@ class ReputBroker(AsyncBroker):
         self._topics: set[str] = set()
         self._runs: list[tuple[PopConsumer, Run[PoppedMessage]]] = []
         self._open = AsyncExitStack()
-        self._producer: Producer
-        self._admin: Admin
+        self._producer: Producer | None = None
+        self._admin: Admin | None = None
 
     async def startup(self) -> None:
         """Connect, and create the topics that do not exist."""
@@ -95,7 +99,7 @@ class ReputBroker(AsyncBroker):
 
     async def _ensure_topic(self, topic: str) -> None:
         if topic not in self._topics:
-            await self._admin.ensure_topic(topic, queues=_PRIORITIES, message_type="PRIORITY")
+            await _started(self._admin).ensure_topic(topic, queues=_PRIORITIES, message_type="PRIORITY")
             self._topics.add(topic)
 
     async def shutdown(self) -> None:
@@ -109,7 +113,12 @@ class ReputBroker(AsyncBroker):
         await self._open.aclose()
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Send a task; on return it is as safe as `ack` says."""
+        """Send a task; on return it is as safe as `ack` says.
+
+        Raises:
+            ClientClosed: `startup` was not called, or `shutdown` was.
+            ReputError: the task was not sent, or it is unknown.
+        """
         labels = message.labels
         topic = str(labels.get("queue_name") or self._queues[0])
         await self._ensure_topic(topic)
@@ -123,12 +132,13 @@ class ReputBroker(AsyncBroker):
         )
         # The queue is the priority: Message.priority is not for messages that wait.
         queue_id = AnyBroker(min(max(int(labels.get("priority") or 0), 0), _PRIORITIES - 1))
+        producer = _started(self._producer)
         try:
-            await self._producer.send(sent, queue_id=queue_id)
+            await producer.send(sent, queue_id=queue_id)
         except TopicNotFound:  # it was deleted
             self._topics.discard(topic)
             await self._ensure_topic(topic)
-            await self._producer.send(sent, queue_id=queue_id)
+            await producer.send(sent, queue_id=queue_id)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield the tasks of the queues. What was yielded can be acknowledged until `shutdown`."""
@@ -149,6 +159,13 @@ class ReputBroker(AsyncBroker):
 def quoted(text: str) -> str:
     """Return a task's name as tag, or its id as key: with %XX for what neither can have."""
     return quote(text, safe="!#$&'(*)+,-./:;<=>?@[]^_`{}~")
+
+
+def _started(client: C | None) -> C:
+    """Return a client of a broker or of a result backend, which has none before it is started."""
+    if client is None:
+        raise ClientClosed("the taskiq broker is not started; call `await broker.startup()` first")
+    return client
 
 
 def _acknowledging(
@@ -182,8 +199,8 @@ class ReputResultBackend(AsyncResultBackend[T]):
         self._keep = keep
         self._client_options: Mapping[str, Any] = {"address": address, **client_options}
         self._open = AsyncExitStack()
-        self._producer: Producer
-        self._admin: Admin
+        self._producer: Producer | None = None
+        self._admin: Admin | None = None
 
     async def startup(self) -> None:
         """Connect, and create the topic if it does not exist."""
@@ -200,11 +217,12 @@ class ReputResultBackend(AsyncResultBackend[T]):
     async def set_result(self, task_id: str, result: TaskiqResult[T]) -> None:
         """Store a result; on return it is on the broker's disk."""
         message = Message(self._topic, result.model_dump_json().encode(), keys=[quoted(task_id)])
+        producer, admin = _started(self._producer), _started(self._admin)
         try:
-            await self._producer.send(message)
+            await producer.send(message)
         except TopicNotFound:  # it was deleted
-            await self._admin.ensure_topic(self._topic, queues=1)
-            await self._producer.send(message)
+            await admin.ensure_topic(self._topic, queues=1)
+            await producer.send(message)
 
     async def is_result_ready(self, task_id: str) -> bool:
         """Whether there is a result."""
@@ -227,7 +245,9 @@ class ReputResultBackend(AsyncResultBackend[T]):
     async def _find(self, task_id: str) -> bytes | None:
         begin = datetime.now(UTC) - self._keep
         try:
-            found = await self._admin.find_messages(self._topic, quoted(task_id), max_messages=1, begin=begin)
+            found = await _started(self._admin).find_messages(
+                self._topic, quoted(task_id), max_messages=1, begin=begin
+            )
         except TopicNotFound:  # it was deleted, with its results
             return None
         return found.messages[0].body if found.messages else None
