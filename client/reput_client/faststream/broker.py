@@ -97,7 +97,8 @@ class _Declarations(Registrator[Delivered, ReputBrokerConfig]):
             ack_policy: what becomes of a message whose handler raises, by default `NACK_ON_ERROR`: it is given back,
                 and redelivered to the group later. `REJECT_ON_ERROR`: it becomes a dead letter. `ACK`: it counts as
                 handled. `MANUAL`: the handler calls `ack`, `nack` or `reject`; without a call it is given back.
-            attempts_max: redeliveries until a message becomes a dead letter; the group's setting if None.
+            attempts_max: redeliveries until a message becomes a dead letter, with `orderly` attempts; None: the group's
+                setting, with `orderly` no limit.
             no_reply: do not send results to programs that ask for them.
             dependencies, parser, decoder, codec: as of FastStream's other brokers.
             persistent: keep the subscriber even if the program does not.

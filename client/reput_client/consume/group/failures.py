@@ -161,7 +161,7 @@ class GiveBack(OnFailure):
     redelivered here.
 
     In order, it is redelivered here after `after_s` with its queue suspended, and becomes a dead letter only if
-    `attempts_max` is given.
+    `attempts_max` is given, after that many attempts. Broadcasting members redeliver it here without end.
 
     A message that cannot be deserialized or decompressed (`NotDeserialized`, `UnsupportedCompression`) becomes a dead
     letter at the first attempt, also in order; a broadcasting member skips it, as every member does a damaged one.
