@@ -113,13 +113,18 @@ def test_json_input_is_json_output(broker: BrokerProcess) -> None:
         text="".join(json.dumps(m) + "\n" for m in first),
     )
     assert sent.returncode == 0, sent.stderr
+    assert reput("produce", "json-in", "expires", "--ttl", "1h", server=broker.address).returncode == 0
     dumped = reput("consume", "json-in", "-e", "-O", "jsonl", server=broker.address).stdout
     again = reput("produce", "json-again", "--json", server=broker.address, text=dumped)
     assert again.returncode == 0, again.stderr
     read = reput("consume", "json-again", "-e", server=broker.address).stdout
     fields = [json.loads(line) for line in read.splitlines()]
-    assert sorted(m.get("body", m.get("body_base64")) for m in fields) == ["AP8=", "b0", "b1", "b2"]
+    bodies = sorted(m.get("body", m.get("body_base64")) for m in fields)
+    assert bodies == ["AP8=", "b0", "b1", "b2", "expires"]
     assert {m["properties"].get("n") for m in fields} == {"0", "1", "2", None}
+    assert [m["properties"].get("EXPIRES_AFTER_MS") for m in fields if m.get("body") == "expires"] == [
+        "3600000"
+    ]
 
 
 def test_positions_and_formats(broker: BrokerProcess) -> None:
