@@ -438,3 +438,23 @@ def test_arguments_that_make_no_sense(face: Face) -> None:
     for options in wrong:
         with pytest.raises(ValueError, match=r".+"):
             face.Consumer("127.0.0.1:1", group="g", **options)
+
+
+@pytest.mark.parametrize("kind", ["Consumer", "PopConsumer"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"topic": ["t"]}, "pass it as topics="),
+        ({"topic": "t", "tags": ["paid"]}, "|| joins several"),
+        ({"topics": {"t": ["paid"]}}, "|| joins several"),
+        ({"topic": "t", "start": 1.5}, "not float"),
+        ({"topic": "t", "start": None}, "not NoneType"),
+        ({"topic": "t", "on_failure": RetryHere}, "pass an object: RetryHere()"),
+        ({"topic": "t", "on_failure": print}, "such as GiveBack()"),
+    ],
+)
+def test_arguments_of_a_wrong_type(face: Face, kind: str, options: dict[str, Any], says: str) -> None:
+    """Before there is a consumer, not where the argument is used first."""
+    with pytest.raises(TypeError) as caught:
+        getattr(face, kind)("127.0.0.1:1", group="g", **options)
+    assert says in str(caught.value)

@@ -62,8 +62,11 @@ class MessageSelector:
 
         Raises:
             FilterSyntaxError: `tags` cannot be parsed.
+            TypeError: `tags` is not a str.
             ValueError: both are given.
         """
+        if not isinstance(tags, str):
+            raise TypeError(f"tags is one str, not {type(tags).__name__}; || joins several: 'paid||shipped'")
         if sql is None:
             return _of_tags(tags)
         if tags != ALL:

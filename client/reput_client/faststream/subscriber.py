@@ -157,7 +157,7 @@ class ReputSubscriber(SubscriberUsecase[Delivered]):
         """Return a consumer that is not connected.
 
         Raises:
-            InvalidName, FilterSyntaxError, ValueError: an argument is not valid.
+            InvalidName, FilterSyntaxError, ValueError, TypeError: an argument is not valid.
         """
         return Consumer(
             self._outer_config.address,

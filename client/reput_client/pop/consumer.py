@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any, Generic, Self
 
 from reput_client.consume.group.awaited import awaited
-from reput_client.consume.group.failures import GiveBack, OnFailure
+from reput_client.consume.group.failures import GiveBack, OnFailure, check_on_failure
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.consume.group.subscriber import Subscriber
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
@@ -46,6 +46,7 @@ class PopConsumerOptions(ClientOptions, Generic[V]):
         super().__post_init__()
         check_client_group(self.group)
         check_start(self.start)
+        check_on_failure(self.on_failure)
 
     @cached_property
     def subscriptions(self) -> Subscriptions:
@@ -87,7 +88,7 @@ class PopConsumer(Subscriber, Generic[V]):
         timeout_s: seconds a request may take, including connecting.
 
     Raises:
-        InvalidName, FilterSyntaxError, ValueError: an argument is not valid.
+        InvalidName, FilterSyntaxError, ValueError, TypeError: an argument is not valid.
     """
 
     @takes(PopConsumerOptions)

@@ -81,7 +81,7 @@ class Consumer(GroupPositions, Generic[V]):
         instance: distinguishes broadcasting consumers of one group on one machine.
 
     Raises:
-        InvalidName, FilterSyntaxError, ValueError: an argument is not valid.
+        InvalidName, FilterSyntaxError, ValueError, TypeError: an argument is not valid.
     """
 
     @takes(ConsumerOptions)

@@ -108,6 +108,17 @@ class OnFailure(ABC):
         """
 
 
+def check_on_failure(on_failure: OnFailure | None) -> None:
+    """Raise TypeError if `on_failure` would fail itself, at the first message that is not handled."""
+    if on_failure is None or isinstance(on_failure, OnFailure):
+        return
+    if isinstance(on_failure, type) and issubclass(on_failure, OnFailure):
+        raise TypeError(
+            f"on_failure is the class {on_failure.__name__}; pass an object: {on_failure.__name__}()"
+        )
+    raise TypeError(f"on_failure is an OnFailure such as GiveBack() or RetryHere(), not {on_failure!r}")
+
+
 class StopRunning(OnFailure):
     """End `run` at the first exception; its message is redelivered next time."""
 

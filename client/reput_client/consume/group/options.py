@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, Generic, Literal, TypeAlias
 
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
-from reput_client.consume.group.failures import OnFailure
+from reput_client.consume.group.failures import OnFailure, check_on_failure
 from reput_client.consume.group.fetcher import FlowLimits
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.offset_store import OffsetStore
@@ -62,6 +62,7 @@ class ConsumerOptions(ClientOptions, Generic[V]):
         super().__post_init__()
         check_client_group(self.group)
         check_start(self.start)
+        check_on_failure(self.on_failure)
         if self.mode not in _MODELS:
             raise ValueError(f"mode is 'clustering' or 'broadcasting', not {self.mode!r}")
         if self.commit_interval_s < 0 or self.heartbeat_interval_s <= 0 or self.handler_timeout_s <= 0:
@@ -90,7 +91,7 @@ class ConsumerOptions(ClientOptions, Generic[V]):
         """The subscriptions, as of their first use.
 
         Raises:
-            InvalidName, FilterSyntaxError, ValueError: `topic`, `topics`, `tags` or `sql` is not valid.
+            InvalidName, FilterSyntaxError, ValueError, TypeError: `topic`, `topics`, `tags` or `sql` is not valid.
         """
         retries = self.model is MessageModel.CLUSTERING
         return parse_topics(

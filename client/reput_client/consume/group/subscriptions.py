@@ -99,7 +99,9 @@ def parse_topics(
     if isinstance(topics, re.Pattern):
         return Subscriptions({topics.pattern: MessageSelector.of(tags, sql)}, version, retry, topics)
     if topic is not None:
-        wanted: Mapping[str, str] = {topic: tags}
+        if isinstance(topic, list | tuple | set | dict | re.Pattern):
+            raise TypeError(f"topic= is one name, not {type(topic).__name__}; pass it as topics=")
+        wanted: Mapping[str, str] = {check_topic(topic): tags}
     elif isinstance(topics, Mapping):
         if sql is not None:
             raise ValueError("topics= has the tags of each topic; sql= goes with names only")
@@ -123,11 +125,15 @@ _WHERE = {
 
 
 def check_start(start: Start) -> None:
-    """Raise ValueError if `start` is not valid."""
+    """Raise ValueError or TypeError if `start` is not valid."""
     if isinstance(start, str) and start not in _WHERE:
         raise ValueError(f"start is 'earliest', 'latest', a datetime or a queue offset, not {start!r}")
     if isinstance(start, int) and start < 0:
         raise ValueError(f"start {start} is below 0, the first offset of every queue")
+    if not (isinstance(start, str | int | datetime) or callable(start)):
+        raise TypeError(
+            f"start is 'earliest', 'latest', a datetime or a queue offset, not {type(start).__name__}"
+        )
 
 
 def consume_from_where(start: Start) -> ConsumeFromWhere:
