@@ -49,14 +49,8 @@ def examine(directory: StoreDirectory, settings: Settings) -> Iterator[Finding]:
 
 def check_rights(root: Path) -> Finding:
     """Check that this user may read and write a directory and what is in it."""
-    wrong = next(
-        (
-            path
-            for path in (root, *sorted(root.iterdir()))
-            if not os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0))
-        ),
-        None,
-    )
+    places = sorted(root.iterdir()) if _may_use(root) else [root]
+    wrong = next((path for path in places if not _may_use(path)), None)
     if wrong is None:
         return ok("rights", f"user id {os.geteuid()} may read and write {root}")
     owner = wrong.stat()
@@ -66,6 +60,10 @@ def check_rights(root: Path) -> Finding:
         f"it belongs to {owner.st_uid}:{owner.st_gid}",
         f"chown -R {os.geteuid()}:{os.getegid()} {root}",
     )
+
+
+def _may_use(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0))
 
 
 def _check_disk(root: Path) -> Finding:

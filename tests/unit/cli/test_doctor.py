@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -331,7 +331,11 @@ def test_unknown_variable_and_unreadable_configuration(
 def test_a_container_whose_data_directory_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    def refused(path: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
     monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != tmp_path)
+    monkeypatch.setattr(Path, "iterdir", refused)
     rights, _ = check_directory(tmp_path)
     monkeypatch.undo()
     assert rights.state is State.FAULT
