@@ -7,12 +7,12 @@ import click
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options, waiting_message_options
-from reput_cli.output import Printer
+from reput_cli.output import Printer, rfc3339
 from reput_cli.preview import dry_run_option, may_proceed
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
 
-_COLUMNS = ("stored_ms", "topic", "transaction_id", "producer_group", "checked", "keys", "size_bytes")
+_COLUMNS = ("topic", "transaction_id", "producer_group", "checked", "keys", "size_bytes")
 
 
 @click.group()
@@ -29,10 +29,10 @@ def list_open(settings: Settings, topic: str | None, key: str | None, count: int
         found = admin.list_transactions(topic=topic, key=key, max_transactions=count)
     printer = Printer(settings)
     printer.rows(
-        _COLUMNS,
+        ("stored_at" if printer.is_table else "stored_ms", *_COLUMNS),
         [
             (
-                one.store_timestamp,
+                rfc3339(one.store_timestamp) if printer.is_table else one.store_timestamp,
                 one.topic,
                 one.unique_id,
                 one.producer_group,

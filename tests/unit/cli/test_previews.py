@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from reput_broker.background import BackgroundBroker
 from reput_cli.failures import CommandFailed
+from reput_cli.output import rfc3339
 from reput_cli.root import root
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, TransactionProducer
 from reput_client.errors import TransactionEnded
@@ -98,7 +99,9 @@ def test_offsets_are_reset_to_a_message(admin: Admin, reput_broker: BackgroundBr
         run(f"group reset billing other --message {ids[1]}")
 
 
-def test_open_transactions_are_listed_and_ended(admin: Admin, reput_broker: BackgroundBroker) -> None:
+def test_open_transactions_are_listed_and_ended(
+    admin: Admin, reput_broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     admin.create_topic("orders", queues=1)
     with TransactionProducer(
         reput_broker.address, group="tellers", check=lambda _: TransactionState.UNKNOWN
@@ -119,6 +122,10 @@ def test_open_transactions_are_listed_and_ended(admin: Admin, reput_broker: Back
     assert ([each.unique_id for each in rest.transactions], rest.cursor) == (ids[2:], None)
     assert "is delivered to consumers of orders" in said(f"transaction commit orders {ids[0]} --dry-run")
     assert len(admin.list_transactions()) == 3
+    monkeypatch.setenv("COLUMNS", "200")
+    header, _, row, *_ = run("transaction list --key o-1 -O table").stdout.splitlines()
+    assert (header.split()[0], row.split()[0]) == ("STORED_AT", rfc3339(found.store_timestamp))
+    assert f'"stored_ms": {found.store_timestamp}' in run("transaction list --key o-1 -O json").stdout
     assert said(f"transaction commit orders {ids[0]}").endswith(f"transaction {ids[0]} committed\n")
     with pytest.raises(CommandFailed, match="was not ended"):
         run(f"transaction rollback orders {ids[1]}", typed="no\n")
