@@ -110,7 +110,10 @@ class GroupAdmin(TopicAdmin):
         return next(iter(found.values()))
 
     async def put_group(self, config: SubscriptionGroupConfig) -> None:
-        """Create a group or change its settings."""
+        """Create a group, or replace all its settings.
+
+        For a change of some, `changed_group` returns the new settings; `group_config` has those that apply.
+        """
         check_group(config.group_name)
         await self._ask_each(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
