@@ -35,10 +35,16 @@ def choice_of(queue_id: int | None, ordering_key: str | None, delay: Delay | Non
     """Return what the arguments of a send choose: the number comes before the key.
 
     `delay`: of the message. A priority comes before the number, as in the broker, and a key before the priority.
+
+    Raises `InvalidMessage`: the number is none; as a text it would be taken for a key.
     """
     if delay is not None and delay.is_priority and ordering_key is None:
         return AnyBroker(delay.value)
-    return ordering_key if queue_id is None else queue_id
+    if queue_id is None:
+        return ordering_key
+    if not isinstance(queue_id, int):
+        raise InvalidMessage(f"queue_id must be int, not {type(queue_id).__name__}")
+    return queue_id
 
 
 def queue_by_key(route: Route, ordering_key: str) -> MessageQueue:

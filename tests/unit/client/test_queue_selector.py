@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from reput_client.errors import NoQueue
-from reput_client.produce.queue_selector import AnyBroker, RoundRobin, queue_by_id, queue_by_key
+from reput_client.produce.queue_selector import AnyBroker, RoundRobin, choice_of, queue_by_id, queue_by_key
 from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.record.hashing import java_hash
@@ -56,3 +58,10 @@ def test_a_topic_without_writable_queues_takes_nothing() -> None:
     ):
         with pytest.raises(NoQueue, match="no writable queue"):
             choose(EMPTY)
+
+
+@pytest.mark.parametrize("queue_id", ["1", 1.0])
+def test_a_queue_is_named_by_a_number(queue_id: Any) -> None:
+    """As a text it would be an ordering key, which has another queue."""
+    with pytest.raises(InvalidMessage, match="queue_id must be int"):
+        choice_of(queue_id, None)
