@@ -105,3 +105,17 @@ def test_a_coroutine_function_handles_no_message(
 
         consumer.run(note)
     assert bodies == [b"1"]
+
+
+@pytest.mark.parametrize("kind", [blocking.Consumer, blocking.PopConsumer])
+def test_a_handler_takes_the_message(
+    broker: FakeBroker, kind: type[blocking.Consumer | blocking.PopConsumer]
+) -> None:
+    def callback(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        raise AssertionError((channel, method, properties, body))
+
+    handlers: Any = {"as its only argument": callback, "NoneType": None}
+    with kind(broker.address, group="g", topic="t", orderly=False) as consumer:
+        for says, handler in handlers.items():
+            with pytest.raises(TypeError, match=says):
+                consumer.run(handler)

@@ -458,3 +458,19 @@ def test_arguments_of_a_wrong_type(face: Face, kind: str, options: dict[str, Any
     with pytest.raises(TypeError) as caught:
         getattr(face, kind)("127.0.0.1:1", group="g", **options)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("face", ["trio", "asyncio"], indirect=True)
+@pytest.mark.parametrize("kind", ["Consumer", "PopConsumer"])
+@scenario
+async def test_a_handler_takes_the_message(face: Face, broker: FakeBroker, kind: str) -> None:
+    """One of RabbitMQ's callbacks would fail with every message until all are dead letters."""
+
+    async def callback(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        raise AssertionError(body)
+
+    async with getattr(face, kind)(broker.address, group="g", topic="t", orderly=False) as consumer:
+        with pytest.raises(TypeError, match="cannot be called with the message as its only argument"):
+            await consumer.run(callback)
+        with pytest.raises(TypeError, match="pass it without calling it"):
+            await consumer.run(None)

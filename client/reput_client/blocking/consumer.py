@@ -109,7 +109,7 @@ class Consumer(BlockingSubscriber[asynchronous.Consumer[V]], Generic[V]):
         has set a handler for the signal, and not with `handle_signals=False`.
 
         Raises:
-            TypeError: `handler` is a coroutine function.
+            TypeError: `handler` takes other arguments, or is a coroutine function.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")

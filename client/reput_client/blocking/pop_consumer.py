@@ -94,7 +94,7 @@ class PopConsumer(BlockingSubscriber[asynchronous.PopConsumer[V]], Generic[V]):
         once the handlers in progress are done. Otherwise as `reput_client.PopConsumer.run`.
 
         Raises:
-            TypeError: `handler` is a coroutine function.
+            TypeError: `handler` takes other arguments, or is a coroutine function.
         """
         check_plain(handler)
         with StopSignals(self._runtime, self.stop, enabled=handle_signals):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from reput_client.blocking.client import BlockingClient
+from reput_client.consume.group.handlers import check_takes_a_message
 from reput_client.consume.group.subscriber import Subscriber
 from reput_client.received import R
 
@@ -51,7 +52,11 @@ class BlockingSubscriber(BlockingClient[SubscriberT]):
 
 
 def check_plain(handler: Callable[[R], object]) -> None:
-    """Raise TypeError if `handler` is a coroutine function: its coroutines would never run, and count as handled."""
+    """Raise TypeError if `handler` cannot be called with a message alone, or is a coroutine function.
+
+    Its coroutines would never run, and count as handled.
+    """
+    check_takes_a_message(handler)
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         raise TypeError(
             f"{handler!r} is a coroutine function, and the synchronous API does not await it; pass a plain function, "

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, Self
 
-from reput_client.consume.group.awaited import awaited
 from reput_client.consume.group.failures import GiveBack, OnFailure, check_on_failure
+from reput_client.consume.group.handlers import awaited
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.consume.group.subscriber import Subscriber
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
@@ -249,7 +249,7 @@ class PopConsumer(Subscriber, Generic[V]):
         SIGTERM and SIGINT (Ctrl-C) stop the consumer, as in `Consumer.run`; not with `handle_signals=False`.
 
         Raises:
-            TypeError: `handler` is a plain function; the message is not handled.
+            TypeError: `handler` takes other arguments, or is a plain function; no message counts as handled.
             BrokerError: a permanent refusal. While brokers are away, this waits.
         """
         handler = awaited(handler)

@@ -9,9 +9,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Final, Generic, Self
 
-from reput_client.consume.group.awaited import awaited
 from reput_client.consume.group.commits import FileOwner, offset_file
 from reput_client.consume.group.failures import GiveBack
+from reput_client.consume.group.handlers import awaited
 from reput_client.consume.group.handling import Handling
 from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.options import ConsumerOptions
@@ -264,7 +264,7 @@ class Consumer(GroupPositions, Generic[V]):
         has set a handler for the signal, and not with `handle_signals=False`.
 
         Raises:
-            TypeError: `handler` is a plain function; the message is not handled.
+            TypeError: `handler` takes other arguments, or is a plain function; no message counts as handled.
             ReputError: as `receive`.
         """
         if concurrency < 1:

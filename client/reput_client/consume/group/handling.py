@@ -8,8 +8,8 @@ from time import monotonic
 from typing import TypeAlias
 
 from reput_client.consume.group.assigned_queue import Taken
-from reput_client.consume.group.awaited import NotAwaitable
 from reput_client.consume.group.failures import Failure, OnFailure, StopRunning, Verdict
+from reput_client.consume.group.handlers import NotAwaitable
 from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.taking import Taking
 from reput_client.received import ReceivedMessage
