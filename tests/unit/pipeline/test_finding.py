@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from reput_broker.store.base.block import Block
 from reput_pipeline.jobs.find import Conditions
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
@@ -50,7 +51,7 @@ def test_a_born_time_after_the_year_9999_is_a_number(run: Run, tmp_path: Path) -
     store = opened(small_options(tmp_path / "s"))
     for born_ms in (T0 + 1, T0 * 1000):
         block = bytearray(encode_put_block([Message("T", b"x")], "T", 0, born_ms))
-        store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+        store.put_one(Block(block, "T", 0, 1, BORN_HOST))
     dispatch_all(store)
     assert store.close()
     ran = run("find", "--path", tmp_path / "s", "--text", "x", "--master", "none")

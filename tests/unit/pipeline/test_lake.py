@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from reput_broker.background import BackgroundBroker
+from reput_broker.store.base.block import Block
 from reput_client.arrow import read_arrow
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.consume.arrow_columns import arrow_schema
@@ -136,7 +137,7 @@ def test_a_born_time_that_the_libraries_have_no_number_for(
     store = opened(small_options(tmp_path / "s"))
     for born in born_ms:
         block = bytearray(encode_put_block([Message("T", b"x")], "T", 0, born))
-        store.put_block(block, topic="T", queue_id=0, count=1, born_host=BORN_HOST)
+        store.put_one(Block(block, "T", 0, 1, BORN_HOST))
     dispatch_all(store)
     assert store.close()
     ran = run("archive", "--path", tmp_path / "s", "--to", tmp_path / "t", "--format", table_format)
