@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -55,6 +56,10 @@ def _use_interpreted_kernel() -> None:
 
 if os.environ.get("KERNEL") == "interpreted":  # before anything imports it
     _use_interpreted_kernel()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As of what a script runs in the background, and of all its children. Tests interrupt themselves and processes.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from conformance import counts  # noqa: E402
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from reput_client import StopRunning
 from support.faces import Face, scenario
 from support.fakes import FakeBroker
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+MEMBER: dict[str, Any] = {"group": "g", "topic": "t", "on_failure": StopRunning()}
+"""Of a consumer; an assertion that fails in a handler ends the run."""
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -23,7 +26,7 @@ async def test_run_ends_with_its_progress_committed(
     await face.fill(broker.address, 100)
     seen: list[bytes] = []
     before = signal.getsignal(number)
-    async with face.Consumer(broker.address, group="g", topic="t", commit_interval_s=60.0) as consumer:
+    async with face.Consumer(broker.address, commit_interval_s=60.0, **MEMBER) as consumer:
 
         async def handle(message: Any) -> None:
             seen.append(message.body)
@@ -51,7 +54,7 @@ async def test_the_programs_own_handler_stays(face: Face, broker: FakeBroker, nu
 
     before = signal.signal(number, own)
     try:
-        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        async with face.Consumer(broker.address, **MEMBER) as consumer:
 
             async def handle(message: Any) -> None:
                 assert signal.getsignal(number) is own
@@ -71,7 +74,7 @@ async def test_the_programs_own_handler_stays(face: Face, broker: FakeBroker, nu
 async def test_signals_may_be_left_alone(face: Face, broker: FakeBroker, number: int) -> None:
     await face.fill(broker.address, 1)
     before = signal.getsignal(number)
-    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+    async with face.Consumer(broker.address, **MEMBER) as consumer:
 
         async def handle(_: Any) -> None:
             assert signal.getsignal(number) is before
@@ -86,7 +89,7 @@ async def test_a_second_signal_has_its_usual_effect(face: Face, broker: FakeBrok
     await face.fill(broker.address, 1)
     before = signal.getsignal(number)
     restored: list[bool] = []
-    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+    async with face.Consumer(broker.address, **MEMBER) as consumer:
 
         async def handle(_: Any) -> None:
             signal.raise_signal(number)
@@ -104,7 +107,7 @@ def test_other_threads_handle_no_signals(broker: FakeBroker) -> None:
 
     async def scenario() -> None:
         await face.fill(broker.address, 1)
-        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        async with face.Consumer(broker.address, **MEMBER) as consumer:
 
             async def handle(_: Any) -> None:
                 seen.append(signal.getsignal(signal.SIGTERM) is before)
