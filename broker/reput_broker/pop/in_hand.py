@@ -55,15 +55,16 @@ class ChangedTimes:
     def replaced(self, before: InHand, after: InHand) -> None:
         """Note that a check point is replaced."""
         place = before.key, before.offset
-        first = self._first.pop(place, place)
+        at_once = self._later.get(place)  # of two changes at a time, the later one counts
+        first = self._first.pop(place if at_once is None else (at_once.key, at_once.offset), place)
         self._first[after.key, after.offset] = first
         self._later[first] = self._later[place] = after
         now_ms = self._clock_ms()
         self._forget_at(max(now_ms, before.deliver_ms), place)
         while self._ends[0][0] <= now_ms:
             _, key, offset = heapq.heappop(self._ends)
-            last = self._later.pop((key, offset))
-            if self._first.get((last.key, last.offset)) != (key, offset):
+            last = self._later.pop((key, offset), None)
+            if last is None or self._first.get((last.key, last.offset)) != (key, offset):
                 continue
             if last.deliver_ms + _LATE_MS > now_ms:
                 self._later[key, offset] = last

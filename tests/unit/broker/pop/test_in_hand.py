@@ -62,6 +62,21 @@ def test_the_first_handle_of_a_message_is_known_for_as_long_as_its_time_is_chang
     assert len(changed._later) == len(changed._first) == 1
 
 
+def test_of_two_changes_at_a_time_the_later_one_counts() -> None:
+    now_ms = START_MS
+    changed = ChangedTimes(lambda: now_ms)
+    first, second, third, fourth = (popped(100, pop_ms=START_MS + n) for n in range(4))
+    changed.replaced(first, second)
+    changed.replaced(second, third)
+    changed.replaced(second, fourth)
+    assert changed.latest(first) == changed.latest(second) == fourth
+    for _ in range(3):
+        now_ms += 100_000
+        changed.replaced(popped(200, pop_ms=now_ms), popped(200, pop_ms=now_ms + 1))
+    assert changed.latest(first) == first
+    assert len(changed._later) == len(changed._first) == 1
+
+
 def test_a_change_that_is_repeated_with_the_first_handle_is_of_the_last_check_point() -> None:
     changed = ChangedTimes(lambda: START_MS)
     first, second, third = (popped(100, pop_ms=START_MS + n) for n in range(3))
