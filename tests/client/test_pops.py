@@ -118,7 +118,7 @@ async def test_the_highest_priority_is_popped_first_also_of_redelivered_messages
         assert (first.body, first.priority) == (b"9", 9)
         (second,) = await receive(consumer, 1, max_messages=1, invisible_s=LONG_S)
         assert second.body == b"2"
-        await face.sleep(SHORT_S + 1.0)
+        await face.sleep(SHORT_S + 2.0)
         (again,) = await receive(consumer, 1, max_messages=1, invisible_s=LONG_S)
         assert (again.body, again.delivery_attempt) == (b"9", 2)
         rest = await receive(consumer, 2, max_messages=1, invisible_s=LONG_S)

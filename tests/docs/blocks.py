@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[2]
 LANGUAGES: Final = (
     *("console", "go", "java", "javascript", "json", "mermaid"),
-    *("python", "sh", "sql", "text", "toml", "yaml"),
+    *("python", "rust", "sh", "sql", "text", "toml", "yaml"),
 )
 
 _BLOCK = re.compile(

@@ -124,10 +124,11 @@ async def look(
     # The master goes: it is away since it answered last, and delays nothing; the others go on.
     stopped_ms = 1000 * time.time()
     await ends[0]()
-    page = await shown(console, lambda page: rows(page)[addresses[0]]["away_ms"] is not None)
-    away = rows(page)[addresses[0]]
-    assert stopped_ms - 5000 < away["away_ms"] <= 1000 * time.time()
-    assert "Connection refused" in away["error"]
+    # Its connection may break under a request first.
+    page = await shown(
+        console, lambda page: "Connection refused" in (rows(page)[addresses[0]]["error"] or "")
+    )
+    assert stopped_ms - 5000 < rows(page)[addresses[0]]["away_ms"] <= 1000 * time.time()
     began_at = time.monotonic()
     # A page that was not asked for: those that were are shared for a moment.
     gone = await trio.to_thread.run_sync(partial(console.refused, "groups", member=addresses[0]))

@@ -577,7 +577,7 @@ async def test_slaves_follow_a_master_that_completes_a_batch_and_one_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next master has no room for the stagings; the other one has."""
-    group = ElectedGroup(tmp_path)
+    group = ElectedGroup(tmp_path, lease_s=6.0)  # it must not end by itself
 
     async def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
