@@ -29,7 +29,7 @@ from reput_protocol.codes import Ack
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
-from reput_protocol.properties import EXPIRES_AFTER, EXPIRES_AT
+from reput_protocol.record.delays import ExpiryOptions, take_expiry
 from reput_protocol.record.forwarding import own_properties
 from reput_protocol.record.message_fields import body_of
 
@@ -242,7 +242,7 @@ def _message(topic: str, data: bytes, template: dict[str, Any], as_json: bool) -
             properties={**template["properties"], **own},
             **{**{name: template[name] for name in _SENT_ALONE}, **expiry},
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CommandFailed(
             f"this line is not a message: {data[:80]!r}",
             reason=f"{type(error).__name__}: {error}",
@@ -282,23 +282,19 @@ _FIELDS_OF_STORED = frozenset(
 )
 
 
-def _own_properties(
-    fields: dict[str, Any], template: dict[str, Any]
-) -> tuple[dict[str, str], dict[str, Any]]:
+def _own_properties(fields: dict[str, Any], template: dict[str, Any]) -> tuple[dict[str, str], ExpiryOptions]:
     """Return the properties of a line without those that hold tag, keys and id, and when its message expires.
 
     A message that was received is sent again without the properties of its delivery, and it expires as it did, unless
     `template` says when.
     """
     properties: dict[str, str] = fields.get("properties") or {}
-    expiry: dict[str, Any] = {}
+    expiry: ExpiryOptions = {}
     if _FIELDS_OF_STORED.issubset(fields):
         properties = own_properties(properties)
-        after_ms, at_ms = properties.pop(EXPIRES_AFTER, None), properties.pop(EXPIRES_AT, None)
-        if template["ttl_s"] is None and after_ms is not None:
-            expiry["ttl_s"] = int(after_ms) / 1000
-        if template["ttl_s"] is None and at_ms is not None:
-            expiry["expires_at"] = datetime.fromtimestamp(int(at_ms) / 1000, UTC)
+        expiry = take_expiry(properties)
+        if template["ttl_s"] is not None:
+            expiry = {}
     own = {
         name: value for name, value in properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY", "WAIT")
     }

@@ -33,8 +33,9 @@ from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import ErrorCode, InvalidMessage, MessageRefused, NotFound, TopicNotFound
 from reput_protocol.kernel.records import crc32
 from reput_protocol.printable import counted
-from reput_protocol.properties import CRC32, EXPIRES_AFTER, EXPIRES_AT, KEYS, TAGS, UNIQ_KEY
+from reput_protocol.properties import CRC32, KEYS, TAGS, UNIQ_KEY
 from reput_protocol.property_rules import without_effect
+from reput_protocol.record.delays import moment_of, take_expiry
 
 _NO_QUEUES: Final = (0,)
 
@@ -331,8 +332,6 @@ def _delayed_messages(topic: str, columns: Columns, times_ms: list[int]) -> Iter
     Raises:
         SinkError: one cannot be sent.
     """
-    from datetime import UTC, datetime
-
     now_ms = time.time_ns() // 1_000_000
     for row, when in enumerate(times_ms):
 
@@ -342,12 +341,11 @@ def _delayed_messages(topic: str, columns: Columns, times_ms: list[int]) -> Iter
         properties = {name: text for name, text in (value(columns.properties) or ()) if text}
         for name in (*without_effect(properties, now_ms), CRC32):
             properties.pop(name, None)
-        tag, keys, unique_id, ttl_ms, expires_ms = (
-            properties.pop(name, None) for name in (TAGS, KEYS, UNIQ_KEY, EXPIRES_AFTER, EXPIRES_AT)
-        )
+        tag, keys, unique_id = (properties.pop(name, None) for name in (TAGS, KEYS, UNIQ_KEY))
         tag = tag if columns.tags is None else value(columns.tags)
         keys = keys if columns.keys is None else value(columns.keys)
         try:
+            expiry = take_expiry(properties)
             message = Message(
                 topic,
                 columns.body[row].as_py(),
@@ -356,11 +354,8 @@ def _delayed_messages(topic: str, columns: Columns, times_ms: list[int]) -> Iter
                 properties=properties,
                 flag=int(value(columns.flag) or 0),
                 unique_id=unique_id,
-                deliver_at=datetime.fromtimestamp(when / 1000, UTC),
-                ttl_s=None if ttl_ms is None else int(ttl_ms) / 1000,
-                expires_at=None
-                if expires_ms is None
-                else datetime.fromtimestamp(int(expires_ms) / 1000, UTC),
+                deliver_at=moment_of(when),
+                **expiry,
             )
         except (InvalidMessage, OverflowError, ValueError) as error:
             raise SinkError(f"{columns.name_of(row)}, for topic {topic!r}: {error}") from None

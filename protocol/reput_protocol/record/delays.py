@@ -188,6 +188,21 @@ def expiry_of(options: DelayOptions) -> dict[str, str]:
     return properties
 
 
+def take_expiry(properties: dict[str, str]) -> ExpiryOptions:
+    """Remove the properties that say when a message expires, and return them as options for a copy.
+
+    Raises:
+        ValueError, OverflowError: a value is no number, or beyond the years of a datetime.
+    """
+    after_ms, at_ms = properties.pop(EXPIRES_AFTER, None), properties.pop(EXPIRES_AT, None)
+    options: ExpiryOptions = {}
+    if after_ms is not None:
+        options["ttl_s"] = int(after_ms) / 1000
+    if at_ms is not None:
+        options["expires_at"] = moment_of(int(at_ms))
+    return options
+
+
 def _checked_priority(priority: object) -> int:
     if type(priority) is not int or not 0 <= priority <= _PRIORITY_MAX:
         raise InvalidMessage(f"priority {priority!r} must be an int from 0 to {_PRIORITY_MAX}")
