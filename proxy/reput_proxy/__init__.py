@@ -1,9 +1,9 @@
 """RocketMQ 5's gRPC service in front of brokers: `reput proxy` (docs/compatibility.md, gRPC clients).
 
 `server` runs a `Proxy` (the state, in `proxy`) for the command; `__main__` does that in the process that a broker
-starts, to which `reports` writes. `service` has the methods: it makes a `Call` of each request and passes it to the
+starts, and writes to the broker. `service` has the methods: it makes a `Call` of each request and passes it to the
 module of its kind (`routes`, `sending`, `receiving`, `acknowledging`, `pulling`, `telemetry`). These convert with
-`messages`, `receipt_handle` and `rejections`, and use the `Upstream` of the user: the client's connections to the
-brokers, with the `pops` that waiting clients share, the `transactions`, and the `settings` of topics and groups. Of the
-clients, `clients` has the streams, and `renewals` the messages of push consumers.
+`messages` and `rejections`, and use the `Upstream` of the user: the client's connections to the brokers, with the
+`pops` that waiting clients share, the transactions, and the `settings` of topics and groups. Of the clients, `clients`
+has the streams, and `deliveries` the messages.
 """

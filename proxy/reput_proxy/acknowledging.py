@@ -13,9 +13,9 @@ from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.call import Call
+from reput_proxy.deliveries import Delivery
 from reput_proxy.messages import ms_of
-from reput_proxy.receipt_handle import Delivery
+from reput_proxy.proxy import Call
 from reput_proxy.receiving import INVISIBLE_MAX_MS
 from reput_proxy.rejections import (
     ID_BYTES_MAX,

@@ -17,8 +17,8 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.call import Call
 from reput_proxy.messages import ms_of, to_clients
+from reput_proxy.proxy import Call
 from reput_proxy.receiving import WAIT_MAX_S, filter_of
 from reput_proxy.rejections import Code, Rejected, check_broker, check_group_and_topic, check_name, ok, status
 

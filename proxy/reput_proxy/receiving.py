@@ -9,9 +9,9 @@ from typing import Final
 
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.call import Call
 from reput_proxy.messages import ms_of, timestamp_of, to_clients
 from reput_proxy.pops import Wanted
+from reput_proxy.proxy import Call
 from reput_proxy.rejections import ID_BYTES_MAX, Code, Rejected, check_group_and_topic, check_size, ok, status
 
 INVISIBLE_MIN_MS: Final = 10_000

@@ -9,7 +9,7 @@ from typing import Final
 from reput_client.transport.routing import Route
 from reput_protocol.names import check_topic
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.call import Call
+from reput_proxy.proxy import Call
 from reput_proxy.rejections import Code, Rejected, check_group_and_topic, check_name, ok
 
 _EVERY_TYPE: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION, pb.PRIORITY)

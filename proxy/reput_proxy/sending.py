@@ -15,8 +15,8 @@ from reput_protocol.names import check_send_topic
 from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.call import Call
 from reput_proxy.messages import kind_of, to_send
+from reput_proxy.proxy import Call
 from reput_proxy.rejections import (
     ID_BYTES_MAX,
     Code,

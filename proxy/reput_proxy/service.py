@@ -13,8 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from reput_proxy import acknowledging, pulling, receiving, routes, sending, telemetry
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.call import Call
-from reput_proxy.proxy import Proxy
+from reput_proxy.proxy import Call, Proxy
 from reput_proxy.rejections import Code, Rejected, Undecodable, decoded, status_of
 from reput_proxy.spans import CallSpan, trace_of
 

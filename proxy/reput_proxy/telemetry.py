@@ -13,9 +13,9 @@ from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.delays import DELAY_LEVELS_MS
 from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.call import Call
 from reput_proxy.clients import Stream
 from reput_proxy.messages import ATTEMPTS_MAX, BODY_BYTES_MAX, duration_of
+from reput_proxy.proxy import Call
 from reput_proxy.receiving import WAIT_MAX_S
 from reput_proxy.rejections import Code, Rejected, check_name, decoded, ok
 

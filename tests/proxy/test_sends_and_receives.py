@@ -26,8 +26,8 @@ from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ReputError
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.call import Call
 from reput_proxy.messages import duration_of
+from reput_proxy.proxy import Call
 from reput_proxy.receiving import receive
 from reput_proxy.rejections import Rejected, check_broker
 from reput_proxy.service import METHODS

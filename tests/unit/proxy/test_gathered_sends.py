@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
-from reput_proxy.gathered_sends import GatheredSends
+from reput_proxy.upstream import GatheredSends
 
 
 class Left:

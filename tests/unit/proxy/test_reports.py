@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from reput_protocol.proxy_process import LINE_BYTES_MAX, ProxyReport, ProxySpan, ProxySpans
+from reput_proxy import __main__ as process
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy import reports
+from reput_proxy.__main__ import EndedSpans, tell_log
 from reput_proxy.rejections import Code
-from reput_proxy.reports import EndedSpans, tell_log
 from reput_proxy.spans import Spans
 
 PIPE_BUF = 4_096
@@ -103,7 +103,7 @@ def test_a_long_text_in_the_log_makes_no_line_that_ends_the_proxy() -> None:
 def test_calls_go_on_while_the_broker_does_not_read_and_the_oldest_spans_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reports, "_SPANS_MAX", 1_000)
+    monkeypatch.setattr(process, "_SPANS_MAX", 1_000)
     ended = EndedSpans()
 
     def add(first: int, count: int) -> None:

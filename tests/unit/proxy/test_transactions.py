@@ -11,8 +11,8 @@ import pytest
 from reput_client.errors import ConnectFailed, PermissionDenied
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode, ReputError
-from reput_proxy import transactions
-from reput_proxy.transactions import Transactions
+from reput_proxy import upstream
+from reput_proxy.upstream import Transactions
 
 TYPED = TopicConfig("orders", attributes={"message.type": "TRANSACTION"})
 AWAY = ConnectFailed("127.0.0.1:10911", "Connection refused")
@@ -25,7 +25,7 @@ async def begins() -> None:
 
 def members(monkeypatch: pytest.MonkeyPatch, *answers: TopicConfig | ReputError) -> tuple[str, ...]:
     """Return for which topics checks are taken once a producer of `orders` is connected."""
-    monkeypatch.setattr(transactions, "_RETRY_S", 0.0)
+    monkeypatch.setattr(upstream, "_RETRY_S", 0.0)
     left = [*answers]
 
     async def get(_: str) -> TopicConfig:
