@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from reput_cli.completion import GROUP, TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, age_s, ago_text, duration_text, write_line
+from reput_cli.output import Printer, ago_text, health_text, write_line
 from reput_cli.positions import PositionType
 from reput_cli.preview import dry_run_option, may_proceed, show
 from reput_client.blocking import Admin
 from reput_client.positions import Position
 from reput_protocol.commands.group import DEAD_LETTER, SubscriptionGroupConfig
-from reput_protocol.commands.group_description import GroupDescription, GroupHealth, GroupSummary
+from reput_protocol.commands.group_description import GroupDescription, GroupSummary
 from reput_protocol.errors import GroupNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import RETRY_PREFIX, is_system_group
@@ -85,12 +85,6 @@ def _listed(printer: Printer, group: GroupSummary) -> tuple[object, ...]:
     )
     where = health.client_id or None, queue, health.reason or None
     return group.group, str(health.state), group.members, topics, group.lag, lag_age, since_ms, *where
-
-
-def health_text(health: GroupHealth) -> str:
-    """Return a state with the time since when it lasts and its reason, for people."""
-    since = "" if health.since_millis < 0 else f" for {duration_text(age_s(health.since_millis))}"
-    return f"{health.state}{since}" + (f": {health.reason}" if health.reason else "")
 
 
 @command.command()

@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reput_cli.options import Settings
 from reput_protocol.printable import printable, printable_json, printable_lines
 from reput_protocol.quantities import size_text
+
+if TYPE_CHECKING:
+    from reput_protocol.commands.group_description import GroupHealth
 
 _SHOW_S = 0.2
 """Seconds between two updates of a count."""
@@ -232,6 +235,12 @@ def age_s(timestamp_ms: int) -> float:
 def ago_text(timestamp_ms: int) -> str:
     """Return how long ago a time in ms since 1970 was, as in `3m12s ago`: the form of past times in tables."""
     return f"{duration_text(age_s(timestamp_ms))} ago"
+
+
+def health_text(health: GroupHealth) -> str:
+    """Return a state with the time since when it lasts and its reason, for people."""
+    since = "" if health.since_millis < 0 else f" for {duration_text(age_s(health.since_millis))}"
+    return f"{health.state}{since}" + (f": {health.reason}" if health.reason else "")
 
 
 def _human(key: str, value: Any) -> str:

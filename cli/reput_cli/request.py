@@ -6,10 +6,10 @@ import sys
 
 import click
 
+from reput_cli import rendering
 from reput_cli.completion import TOPIC
 from reput_cli.options import Settings, properties_of, sent_message_options, shared_options
 from reput_cli.output import write_line, write_message
-from reput_cli.rendering import json_line, plain
 from reput_client.blocking import Message, Producer
 from reput_client.received import ReceivedMessage
 from reput_protocol.exit_codes import ExitCode
@@ -46,9 +46,9 @@ def command(
 
 def _print(settings: Settings, reply: ReceivedMessage) -> None:
     if settings.output in ("json", "jsonl"):
-        write_message(json_line(reply))
+        write_message(rendering.json_line(reply))
     elif settings.output == "plain":
-        write_message(plain(reply))
+        write_message(rendering.plain(reply))
     elif sys.stdout.isatty():
         write_line(printable_body(reply.body))
     else:

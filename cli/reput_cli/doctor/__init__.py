@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from reput_cli.doctor import broker, cluster, container, group, proxy, store
+from reput_cli.doctor import broker, cluster, machine, proxy
 
 
 class _BrokerByDefault(click.Group):
@@ -27,5 +27,12 @@ def command() -> None:
     """
 
 
-for _module in (broker, group, cluster, proxy, store, container):
-    command.add_command(_module.command)
+for _subcommand in (
+    broker.broker,
+    broker.group,
+    cluster.command,
+    proxy.command,
+    machine.store,
+    machine.container,
+):
+    command.add_command(_subcommand)

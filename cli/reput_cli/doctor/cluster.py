@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_cli.doctor.broker import CLOCK_S
-from reput_cli.doctor.findings import Finding, fault, ok, report, unreachable
+from reput_cli.doctor.findings import CLOCK_S, Finding, fault, ok, report, unreachable
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import duration_text
 from reput_protocol.errors import ReputError

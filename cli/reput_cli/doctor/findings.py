@@ -14,6 +14,9 @@ from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted, printable
 
+CLOCK_S = 2.0
+"""Clocks that differ by more are a fault: delays, retention and @TIME follow the broker's."""
+
 
 class State(StrEnum):
     """The result of a check."""

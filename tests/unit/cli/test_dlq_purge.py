@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reput_cli.dlq.listing import purge
+from reput_cli.dlq import purge
 from reput_cli.failures import CommandFailed
 from reput_client.admin.dead_letters import DeadLetters
 from reput_protocol.commands.dead_letters import Replays

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 from reput_broker.background import BackgroundBroker
 from reput_cli.doctor import broker as of_broker
+from reput_cli.doctor.broker import check_group, check_groups
 from reput_cli.doctor.cluster import check_clocks, check_members
-from reput_cli.doctor.container import check_directory
 from reput_cli.doctor.findings import Finding, State
-from reput_cli.doctor.group import check_group, check_groups
+from reput_cli.doctor.machine import check_directory
 from reput_cli.failures import CommandFailed
 from reput_cli.root import root
 from reput_client import ClusterMember
@@ -340,8 +340,8 @@ def test_a_container_whose_data_directory_cannot_be_written(
     monkeypatch.undo()
     assert rights.state is State.FAULT
     assert f"chown -R {os.geteuid()}:{os.getegid()} {tmp_path}" == rights.next
-    monkeypatch.setattr("reput_cli.doctor.container._is_container", lambda: True)
-    monkeypatch.setattr("reput_cli.doctor.container._is_on_root_disk", lambda _path: True)
+    monkeypatch.setattr("reput_cli.doctor.machine._is_container", lambda: True)
+    monkeypatch.setattr("reput_cli.doctor.machine._is_on_root_disk", lambda _path: True)
     *_, volume = check_directory(tmp_path)
     assert "deleted with the container" in str(volume.cause)
 

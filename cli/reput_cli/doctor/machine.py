@@ -1,4 +1,4 @@
-"""`reput doctor container`: what a broker in this container, or on this machine, would start with."""
+"""`reput doctor store | container`: a store directory without its broker, and what a broker would start with here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,98 @@ from typing import TYPE_CHECKING
 import click
 
 from reput_cli.doctor.findings import Finding, fault, ok, report, warning
-from reput_cli.doctor.store import check_rights
+from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, output_options
+from reput_cli.store_directory import StoreDirectory, directory_options, examined, locked
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import counted
+from reput_protocol.quantities import size_text
 
 if TYPE_CHECKING:
     from reput_broker.config.model import BrokerConfig
 
+_FULL = 0.9
 _CONFIG = Path("/etc/reput/broker.toml")
 """Where the image has it."""
+
+
+@click.command("store")
+@directory_options
+def store(directory: StoreDirectory, settings: Settings) -> int:
+    """Check the store in DIR: rights, disk, whether a broker has it open, and every file as `reput store verify`."""
+    return report(settings, _examine_store(directory, settings))
+
+
+def _examine_store(directory: StoreDirectory, settings: Settings) -> Iterator[Finding]:
+    """Yield the findings about a directory."""
+    yield check_rights(directory.root)
+    yield _check_disk(directory.root)
+    try:
+        with locked(directory):
+            yield ok("lock", "no broker has it open")
+            if (directory.root / "abort").exists():
+                yield warning(
+                    "last stop",
+                    "the broker did not stop orderly",
+                    "it was killed, or the machine went down",
+                    "start it: the start recovers it",
+                )
+            else:
+                yield ok("last stop", "orderly")
+            yield _check_files(directory, settings)
+    except CommandFailed as error:
+        yield fault("lock", error.what, error.reason or "", error.remedy or "")
+
+
+def check_rights(root: Path) -> Finding:
+    """Check that this user may read and write a directory and what is in it."""
+    places = sorted(root.iterdir()) if _may_use(root) else [root]
+    wrong = next((path for path in places if not _may_use(path)), None)
+    if wrong is None:
+        return ok("rights", f"user id {os.geteuid()} may read and write {root}")
+    owner = wrong.stat()
+    return fault(
+        "rights",
+        f"user id {os.geteuid()} may not read and write {wrong}",
+        f"it belongs to {owner.st_uid}:{owner.st_gid}",
+        f"chown -R {os.geteuid()}:{os.getegid()} {root}",
+    )
+
+
+def _may_use(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0))
+
+
+def _check_disk(root: Path) -> Finding:
+    from reput_broker.store.retention import disk_used_ratio
+
+    disk = os.statvfs(root)
+    used, free = disk_used_ratio(root), size_text(disk.f_bavail * disk.f_frsize)
+    if used > _FULL:
+        return fault(
+            "disk",
+            f"used {100 * used:.0f} %, {free} free",
+            "a broker rejects messages beyond store.disk_warning_ratio, 90 % by default",
+            f"df -h {root}; free space",
+        )
+    return ok("disk", f"used {100 * used:.0f} %, {free} free")
+
+
+def _check_files(directory: StoreDirectory, settings: Settings) -> Finding:
+    verification = examined(directory, settings, delay_levels_ms=None)
+    faults = verification.report
+    if faults.is_clean:
+        return ok("files", f"clean: {counted(faults.figures['records'], 'record')}")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(faults.kinds.items()))
+    is_log = any(faults.kinds[kind] for kind in ("log", "record", "file"))
+    return fault(
+        "files",
+        f"{counted(faults.fault_count, 'fault')} ({kinds}); {faults.faults[0]}",
+        "the log is damaged" if is_log else "queues or index do not agree with the log, which is undamaged",
+        f"reput store {'repair' if is_log else 'rebuild'} {directory.root}"
+        + (" shows what a repair would truncate" if is_log else ""),
+        ExitCode.DAMAGE,
+    )
 
 
 @click.command("container")
@@ -31,15 +114,15 @@ _CONFIG = Path("/etc/reput/broker.toml")
     help=f"The broker's file.  [default: {_CONFIG} if it exists]",
 )
 @output_options
-def command(settings: Settings, config_path: Path | None) -> int:
+def container(settings: Settings, config_path: Path | None) -> int:
     """Check configuration, data directory, volume, announced address and limits, without starting a broker.
 
     Inside a container: docker compose exec reput reput doctor container.
     """
-    return report(settings, examine(config_path or (_CONFIG if _CONFIG.exists() else None)))
+    return report(settings, _examine_container(config_path or (_CONFIG if _CONFIG.exists() else None)))
 
 
-def examine(config_path: Path | None) -> Iterator[Finding]:
+def _examine_container(config_path: Path | None) -> Iterator[Finding]:
     """Yield the findings."""
     from reput_broker.config.errors import ConfigError
     from reput_broker.config.loading import load_config
