@@ -16,8 +16,7 @@ from pyspark.sql.datasource import (
 )
 
 from reput_pipeline.spark.option_reader import SINK_OPTIONS, SOURCE_OPTIONS, is_table, options_for
-from reput_pipeline.spark.worker_daemon import end_quietly
-from reput_pipeline.spark.worker_process import begin_task
+from reput_pipeline.spark.worker_daemon import begin_task, end_quietly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,8 +24,7 @@ from reput_client.faststream import ReputBroker
 from reput_pipeline.jobs.outcomes import failure_of
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
-from reput_pipeline.source.live_cluster import connect
-from reput_pipeline.source.live_plan import plan_batch
+from reput_pipeline.source.live import connect, plan_batch
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.spark.option_reader import OptionReader, read_tls

@@ -13,10 +13,10 @@ from pyspark import TaskContext
 from pipeline_faults import dying_sink
 from pipeline_faults.points import Point
 from reput_client.arrow.queues import QueueRange
-from reput_pipeline.archives import directory, plan
+from reput_pipeline.archives import batches, directory
+from reput_pipeline.archives.batches import ArchiveTask, _OneFile, write_task
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveFile
-from reput_pipeline.archives.write import ArchiveTask, _OneFile, write_task
 from reput_pipeline.jobs import archive, replay
 from reput_pipeline.jobs.run import JobRun
 
@@ -31,7 +31,7 @@ def plant() -> None:
 
 
 def _plant_in_archive(point: Point) -> None:
-    plan._TASK_MESSAGES_MIN = _TASK_MESSAGES
+    batches._TASK_MESSAGES_MIN = _TASK_MESSAGES
     plan_batch, complete, write_whole = (
         ArchiveDirectory.plan,
         ArchiveDirectory.complete,

@@ -70,9 +70,9 @@ def decision_forgotten() -> None:
 
 def manifest_before_files() -> None:
     """an archive's manifest is written before its files have their names"""
+    from reput_pipeline.archives.batches import _RangeFiles
     from reput_pipeline.archives.directory import ArchiveDirectory
     from reput_pipeline.archives.manifests import ArchiveFile
-    from reput_pipeline.archives.write import _RangeFiles
 
     finish, complete = _RangeFiles.finish, ArchiveDirectory.complete
 
@@ -98,15 +98,15 @@ def _late(path: Path) -> Path:
 
 def names_made_anew() -> None:
     """the files of an archive have other names at every attempt, and what is left of one stays"""
-    from reput_pipeline.archives import write
+    from reput_pipeline.archives import batches
     from reput_pipeline.archives.directory import ArchiveDirectory
-    from reput_pipeline.archives.names import file_path
+    from reput_pipeline.archives.layout import file_path
 
     def strange_path(part: QueueRange, values: Mapping[str, str | None]) -> PurePosixPath:
         path = file_path(part, values)
         return path.with_name(f"{uuid.uuid4().hex}-{path.name}")
 
-    patch.object(write, "file_path", strange_path).start()
+    patch.object(batches, "file_path", strange_path).start()
     ArchiveDirectory.remove_strays = lambda _: []  # type: ignore[method-assign,assignment]
 
 

@@ -9,10 +9,9 @@ from pipeline_faults.points import FAILING
 from pipeline_faults.scene import Scene, Trial, kill_broker, kill_driver
 from pipeline_faults.steps import REPLAY_POINTS, SINK_STEPS
 from reput_client.blocking.bulk import StagingProducer
+from reput_pipeline.archives.batches import ArchiveTask, catalog_of, next_tasks, open_ranges, write_task
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.manifests import ArchiveKind
-from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
-from reput_pipeline.archives.write import ArchiveTask, write_task
 from reput_pipeline.source.options import parse_source_options
 from support.sink_client import published
 from support.stores import FakeClock, dispatch_all, opened, put, small_options

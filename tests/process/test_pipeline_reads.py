@@ -25,7 +25,7 @@ from support.raw_client import RawClient
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 schemas = import_module("support.pipeline_schemas")
-live_plan = import_module("reput_pipeline.source.live_plan")
+live_plan = import_module("reput_pipeline.source.live")
 tasks = import_module("reput_pipeline.source.tasks")
 
 TOPIC = "orders"
@@ -155,8 +155,7 @@ def test_the_largest_bodies_come_whole(
 
 
 def read_directory(root: Path) -> list[bytes]:
-    from reput_pipeline.source.offline_plan import plan
-    from reput_pipeline.source.offline_store import OfflineStore
+    from reput_pipeline.source.offline import OfflineStore, plan
 
     options = parse_source_options({"path": str(root), "subscribe": TOPIC}, streaming=False)
     with OfflineStore(str(root)) as store:

@@ -1,5 +1,5 @@
 """Archives: Parquet files whose names tell their contents, with a manifest for every batch.
 
-`plan` decides what a batch is, `write` runs its tasks, `manifests` records it, `read` returns a DataFrame; `names` and
-`columns` are the layout of the files.
+`batches` decides what a batch is and runs its tasks, `manifests` records it, `read` returns a DataFrame; `layout` has
+the names and columns of the files. An archive is in a `directory` or a `bucket`.
 """

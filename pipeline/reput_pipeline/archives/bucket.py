@@ -29,8 +29,8 @@ from obstore.store import ObjectStore, from_url
 from reput_client.arrow.urls import without_secret
 from reput_client.errors import BucketRefused, BucketUnavailable
 from reput_client.transport.backoff import Backoff
+from reput_pipeline.archives.layout import file_prefix, partition_name, prefix_and_start
 from reput_pipeline.archives.manifests import DESCRIPTION, METADATA, Archive, ArchiveKind, description
-from reput_pipeline.archives.names import file_prefix, partition_name, prefix_and_start
 from reput_pipeline.spark.errors import ArchiveInUse, NotAnArchive
 
 P = ParamSpec("P")

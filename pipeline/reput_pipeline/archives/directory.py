@@ -1,19 +1,20 @@
-"""An archive in a directory of this machine, or of a file system that it mounts."""
+"""An archive in a directory of this machine, or of a file system that it mounts; opening one there or in a bucket."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Self
 
 from reput_broker.store.base.file_io import sync_directory
+from reput_client.arrow.urls import directory_of, is_remote
+from reput_pipeline.archives.layout import is_data_file
 from reput_pipeline.archives.manifests import METADATA, Archive, ArchiveKind
-from reput_pipeline.archives.names import is_data_file
-from reput_pipeline.spark.errors import NotAnArchive
+from reput_pipeline.spark.errors import BucketLibraryMissing, NotAnArchive
 
 
 class ArchiveDirectory(Archive):
@@ -150,3 +151,25 @@ def write_whole(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_directory(path.parent)
+
+
+def open_archive(place: str, settings: Mapping[str, str]) -> Archive:
+    """Return the archive at a path or URL, which need not exist.
+
+    Args:
+        place: the path of a directory, or a URL.
+        settings: of the object store, as the storage options of Delta tables.
+
+    Raises:
+        BucketLibraryMissing: a URL needs a library that is not installed.
+        NotAnArchive: a URL or a setting is not valid.
+    """
+    if not is_remote(place):
+        return ArchiveDirectory(directory_of(place).absolute())
+    try:
+        from reput_pipeline.archives.bucket import BucketArchive
+    except ModuleNotFoundError as missing:
+        if missing.name != "obstore":
+            raise
+        raise BucketLibraryMissing(place) from missing
+    return BucketArchive(place, settings)

@@ -7,10 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reput_pipeline.archives.columns import spark_schema
 from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.layout import is_cut, partition_values, spark_schema
 from reput_pipeline.archives.manifests import ArchiveFile
-from reput_pipeline.archives.names import is_cut, partition_values
 from reput_pipeline.spark.errors import NotAnArchive
 from reput_pipeline.spark.session import setting
 from reput_protocol.printable import counted

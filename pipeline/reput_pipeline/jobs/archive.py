@@ -7,20 +7,20 @@ stopped and writes an interrupted batch again under the same names. A Delta or I
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import click
+import pyarrow as pa
 from click.core import ParameterSource
 
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_client.arrow.urls import is_remote
 from reput_client.consume.arrow_columns import arrow_schema
-from reput_pipeline.archives.columns import PARTITION_COLUMNS
-from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveKind
-from reput_pipeline.archives.opening import open_archive
-from reput_pipeline.archives.plan import (
+from reput_pipeline.archives.batches import (
+    ArchiveTask,
     addresses_of,
     catalog_of,
     check_brokers,
@@ -28,17 +28,19 @@ from reput_pipeline.archives.plan import (
     gone_lines,
     next_tasks,
     open_ranges,
+    summed,
+    write_task,
 )
-from reput_pipeline.archives.write import ArchiveTask, summed, write_task
-from reput_pipeline.jobs.arguments import checked_source, source_arguments
-from reput_pipeline.jobs.broker_wait import BrokerWait
+from reput_pipeline.archives.directory import open_archive
+from reput_pipeline.archives.layout import PARTITION_COLUMNS
+from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveKind
 from reput_pipeline.jobs.command_line import in_process_job, main, pairs_of
 from reput_pipeline.jobs.directories import check_target
+from reput_pipeline.jobs.messages import checked_source, source_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
-from reput_pipeline.jobs.table_copies import copy_to_table
-from reput_pipeline.lake.copying import Stopping, open_table
-from reput_pipeline.lake.table import LIBRARIES, OtherPartitions, TableOptions
+from reput_pipeline.lake.copying import Copying, Stopping, open_table
+from reput_pipeline.lake.table import LIBRARIES, LakeTable, OtherPartitions, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
 from reput_pipeline.source.resolve import Catalog, wanted_queues
@@ -52,6 +54,10 @@ from reput_protocol.printable import counted
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 TABLE_PARTITIONS = ("topic", "queueId", "tags")
 """Columns that can partition a table."""
+T = TypeVar("T")
+_AWAY_S: Final = 1.0
+"""Shortest wait before a broker that is away is tried again."""
+_TIDY_EVERY_S: Final = 3600.0
 
 
 @in_process_job
@@ -181,7 +187,7 @@ def command(
             raise ArgumentError("--as-broker", "is empty; name the broker of the directory, or leave it out")
         _check_topics(options, waits=follow)
         try:
-            return copy_to_table(
+            return _copy_to_table(
                 run,
                 open_table(table_format, wanted),
                 wanted.schema,
@@ -229,6 +235,125 @@ def command(
         },
         ExitCode.INTERRUPTED if work.stopping.requested and not follow else ExitCode.DONE,
     )
+
+
+def _copy_to_table(
+    run: JobRun,
+    table: LakeTable,
+    schema: pa.Schema,
+    options: SourceOptions,
+    *,
+    as_broker: str,
+    same_source: bool,
+    follow_s: float | None,
+    batches: int | None,
+    most: int,
+    keep_s: float | None,
+) -> Outcome:
+    """Copy messages to a table until the end of the topics or, if they are followed, until a signal.
+
+    Args:
+        run: of the job.
+        table: the table.
+        schema: of the rows.
+        options: of the source.
+        as_broker: the broker whose directory is read; empty if it is not given, or for brokers.
+        same_source: whether the table's topics are of this source, under another address.
+        follow_s: seconds to wait for new messages; None: end when there are none.
+        batches: most batches.
+        most: approximate number of messages of a batch.
+        keep_s: age of versions that are deleted; None: none are.
+
+    Raises:
+        Exception: as `Copying.next` and `LakeTable.tidy`.
+    """
+    copying = Copying(table, options, schema, as_broker=as_broker, same_source=same_source)
+    stopping = Stopping()
+    broker = _BrokerWait(run, waits=follow_s is not None)
+    lost = 0
+    tidied_at = monotonic()
+    with stopping.signals():
+        while not stopping.requested and (batches is None or copying.batches < batches):
+            since = monotonic()
+            found = broker.attempt(lambda: copying.next(most))
+            if found is None:
+                stopping.wait(broker.pause_s(follow_s or 0.0))
+                continue
+            rows, has_more = found
+            for line in gone_lines(copying.lost):
+                run.note(line)
+            lost += sum(part.size for part in copying.lost)
+            if rows:
+                run.note(f"batch {copying.batches}: {counted(rows, 'message')}, {monotonic() - since:.1f} s")
+            if has_more:
+                continue
+            if follow_s is None:
+                break
+            if keep_s is not None and monotonic() - tidied_at >= _TIDY_EVERY_S:
+                run.note(table.tidy(keep_s))
+                tidied_at = monotonic()
+            stopping.wait(follow_s)
+    if stopping.requested:
+        run.note("interrupted; the table is consistent, and the next run continues from there")
+    elif keep_s is not None:
+        run.note(table.tidy(keep_s))
+    figures: dict[str, Any] = {
+        "table": table.where,
+        "source": options.where,
+        "batches": copying.batches,
+        "rows": copying.rows,
+        "lost": lost,
+        **table.figures(),
+    }
+    is_cut_short = stopping.requested and follow_s is None
+    return Outcome(figures, ExitCode.INTERRUPTED if is_cut_short else ExitCode.DONE)
+
+
+class _BrokerWait:
+    """A broker that is away: the job ends with the error or, with --follow, waits.
+
+    It prints once that it waits, and once that the broker is back.
+
+    Args:
+        run: of the job.
+        waits: whether the job waits.
+    """
+
+    def __init__(self, run: JobRun, *, waits: bool) -> None:
+        self._run = run
+        self._waits = waits
+        self._is_away = False
+
+    def attempt(self, ask: Callable[[], T]) -> T | None:
+        """Return what `ask` returns; None if a broker is away and the job waits.
+
+        Raises:
+            Exception: as `ask`.
+        """
+        try:
+            found = ask()
+        except Exception as error:  # an error of a task arrives as one of Py4J or PySpark
+            if not self._waits or not _is_broker_away(error):
+                raise
+            if not self._is_away:
+                self._run.note(f"waits for the broker: {failure_of(error).text}")
+            self._is_away = True
+            return None
+        if self._is_away:
+            self._run.note("the broker is back")
+        self._is_away = False
+        return found
+
+    def pause_s(self, every_s: float) -> float:
+        """Return how long to wait before the next attempt, with so many seconds between batches."""
+        return max(every_s, _AWAY_S) if self._is_away else every_s
+
+
+def _is_broker_away(error: Exception) -> bool:
+    """Return whether an error, of this process or a task, means that a broker is away or starting."""
+    if isinstance(error, ReputError):
+        return error.retryable
+    return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)
 
 
 def _check_topics(options: SourceOptions, *, waits: bool) -> None:
@@ -358,7 +483,7 @@ class _Archiving:
         self._task = task
         self._options = task.options
         self._waits = waits
-        self._broker = BrokerWait(run, waits=waits)
+        self._broker = _BrokerWait(run, waits=waits)
 
     def checked_source(self, every: float, *, same_source: bool) -> str | None:
         """Return the archive's source after all checks, before anything is written; None if the job is to end.

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reput_broker.store.base.file_io import sync_directory
-from reput_pipeline.archives.columns import file_schema
 from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.layout import file_schema
 from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.jobs.command_line import job, main

@@ -17,17 +17,16 @@ import pyarrow.parquet as pq
 
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.directory import ArchiveDirectory
-from reput_pipeline.archives.names import is_cut, partition_values
+from reput_pipeline.archives.layout import is_cut, partition_values
 from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.source.live_plan import plan_batch
+from reput_pipeline.source.live import plan_batch
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
-from reput_pipeline.source.offline_plan import plan
-from reput_pipeline.source.offline_store import OfflineStore
+from reput_pipeline.source.offline import OfflineStore, plan
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.partition import InputPartition
+from reput_pipeline.source.ranges import InputPartition
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json

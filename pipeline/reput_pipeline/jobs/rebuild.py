@@ -28,7 +28,7 @@ from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
 from reput_broker.tools.report import no_progress
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_parts import Directory
-from reput_pipeline.jobs.audit import audit
+from reput_pipeline.jobs import audit
 from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
@@ -67,7 +67,7 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
         try:
             if "queues" in wanted:
                 refuse_other_queues(directory.root)
-            verification, _ = audit(run, directory, "checking the log")
+            verification, _ = audit.audit(run, directory, "checking the log")
             _refuse_damage(verification)
             if "queues" in wanted:
                 refuse_other_delays(verification)

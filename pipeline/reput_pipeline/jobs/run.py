@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reput_pipeline.jobs.outcomes import ArgumentError
 from reput_pipeline.spark.session import make_session, running_session
-from reput_pipeline.spark.worker_process import TaskOf
+from reput_pipeline.spark.worker_daemon import TaskOf
 from reput_protocol.printable import printable_lines
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from reput_client.arrow.directory_plan import is_sequential, located, log_files
 from reput_client.arrow.queues import QueueKey, QueueRange, TopicKey
 from reput_client.consume.arrow_columns import arrow_schema
-from reput_pipeline.archives.plan import catalog_of, gone, open_ranges
+from reput_pipeline.archives.batches import catalog_of, gone, open_ranges
 from reput_pipeline.lake.sources import check_source, sources_of
 from reput_pipeline.lake.table import (
     AsBroker,
@@ -34,10 +34,9 @@ from reput_pipeline.lake.table import (
     TableError,
     TableOptions,
 )
-from reput_pipeline.source.live_plan import live_partition
+from reput_pipeline.source.live import live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
-from reput_pipeline.source.offline_plan import QueuePartition, SegmentPartition
-from reput_pipeline.source.offline_store import OfflineStore
+from reput_pipeline.source.offline import OfflineStore, QueuePartition, SegmentPartition
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.ranges import limited
 from reput_pipeline.source.resolve import Catalog, wanted_queues

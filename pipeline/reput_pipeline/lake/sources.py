@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from reput_client.arrow.queues import QueueKey, TopicKey
-from reput_pipeline.archives.plan import addresses_of
+from reput_pipeline.archives.batches import addresses_of
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
 from reput_pipeline.source.resolve import Catalog

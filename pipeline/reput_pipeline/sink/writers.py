@@ -18,8 +18,7 @@ from pyspark.sql.datasource import (
 
 from reput_pipeline.sink.options import SinkOptions, parse_sink_options
 from reput_pipeline.sink.schema import SinkColumns, sink_columns
-from reput_pipeline.spark.errors import BatchNotWritten, SinkError
-from reput_pipeline.spark.notes import note
+from reput_pipeline.spark.errors import BatchNotWritten, SinkError, note
 from reput_pipeline.spark.option_reader import naming_tls_options
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import NotFound, ReputError
@@ -74,7 +73,7 @@ def _run_task(
     from pyspark import TaskContext
 
     from reput_pipeline.sink.task import SinkTask
-    from reput_pipeline.spark.worker_process import begin_task
+    from reput_pipeline.spark.worker_daemon import begin_task
 
     begin_task()
     context = TaskContext.get()
@@ -142,7 +141,7 @@ class ReputBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the successful task attempts have staged."""
-        from reput_pipeline.spark.worker_process import begin_task
+        from reput_pipeline.spark.worker_daemon import begin_task
 
         begin_task()
         done = [message for message in messages if isinstance(message, TaskDone)]

@@ -20,7 +20,7 @@ from reput_client.arrow.queues import QueueKey
 from reput_client.blocking.bulk import BulkReader
 from reput_client.tls import TLS
 from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offsets
-from reput_pipeline.spark.notes import note
+from reput_pipeline.spark.errors import note
 from reput_protocol.errors import ReputError
 from reput_protocol.printable import counted
 from reput_protocol.record.view import record_views

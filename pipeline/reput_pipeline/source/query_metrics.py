@@ -27,7 +27,7 @@ from typing_extensions import override
 from reput_client.arrow.queues import QueueKey
 from reput_client.tls import TLS
 from reput_pipeline.source.progress import Batch, BatchListener, lags
-from reput_pipeline.spark.notes import note
+from reput_pipeline.spark.errors import note
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:

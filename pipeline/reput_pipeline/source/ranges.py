@@ -1,12 +1,25 @@
-"""Ranges of queues: dividing them into micro-batches and tasks."""
+"""Ranges of queues: dividing them into micro-batches and tasks, whose base class PySpark's driver requires."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from reput_client.arrow.queues import QueueKey, QueueRange
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition as InputPartition
+else:
+    try:
+        from pyspark.sql.datasource import InputPartition
+    except ModuleNotFoundError as missing:
+        if missing.name != "pyspark":
+            raise
+
+        class InputPartition:
+            """Part of a query, for jobs that run in their own process."""
 
 
 def pack(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:

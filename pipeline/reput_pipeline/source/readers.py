@@ -28,8 +28,7 @@ from reput_pipeline.source.ranges import limited
 from reput_pipeline.source.resolve import starting_offsets, wanted_queues
 from reput_pipeline.source.schema import arrow_schema, check_schema
 from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
-from reput_pipeline.spark.errors import DataLost
-from reput_pipeline.spark.notes import note
+from reput_pipeline.spark.errors import DataLost, note
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from reput_pipeline.source.live_cluster import LiveCluster
+    from reput_pipeline.source.live import LiveCluster
 
 
 class PlainReader(DataSourceReader):
@@ -58,19 +57,18 @@ class PlainReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the tasks. Raises as `offline_plan.plan` and `live_plan.plan_batch`."""
         if self._options.path is not None:
-            from reput_pipeline.source.offline_plan import plan
-            from reput_pipeline.source.offline_store import OfflineStore
+            from reput_pipeline.source.offline import OfflineStore, plan
 
             with OfflineStore(self._options.path) as store:
                 return plan(store, self._options, self._narrowing)
-        from reput_pipeline.source.live_plan import plan_batch
+        from reput_pipeline.source.live import plan_batch
 
         return plan_batch(self._options, self._narrowing)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
         from reput_pipeline.source.tasks import read_task
-        from reput_pipeline.spark.worker_process import begin_task
+        from reput_pipeline.spark.worker_daemon import begin_task
 
         begin_task()
         return read_task(partition, self._options, arrow_schema(self._schema), self._narrowing)
@@ -117,7 +115,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> LiveCluster:
         if self._cluster is None:
-            from reput_pipeline.source.live_cluster import LiveCluster
+            from reput_pipeline.source.live import LiveCluster
 
             self._cluster = LiveCluster(self._options).__enter__()
         return self._cluster
@@ -221,7 +219,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Its first message may be another one when the batch is run again.
         """
-        from reput_pipeline.source.live_plan import tasks_of
+        from reput_pipeline.source.live import tasks_of
 
         begin, before = decode_offsets(start)
         ends, now = decode_offsets(end)
@@ -266,7 +264,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
         from reput_pipeline.source.tasks import read_task
-        from reput_pipeline.spark.worker_process import begin_task
+        from reput_pipeline.spark.worker_daemon import begin_task
 
         begin_task()
         return read_task(partition, self._options, arrow_schema(self._schema), NOTHING_NARROWED)

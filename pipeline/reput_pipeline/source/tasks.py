@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from reput_client.arrow.directory_reading import DirectoryReading
 from reput_client.arrow.topic_reading import TopicReading
-from reput_pipeline.source.live_cluster import attempts_of, connect
-from reput_pipeline.source.live_plan import LivePartition
-from reput_pipeline.source.offline_plan import QueuePartition, RecordsPartition, SegmentPartition
+from reput_pipeline.source.live import LivePartition, attempts_of, connect
+from reput_pipeline.source.offline import QueuePartition, RecordsPartition, SegmentPartition
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.spark.errors import DamagedStore, DataLost
-from reput_pipeline.spark.notes import note
+from reput_pipeline.spark.errors import DamagedStore, DataLost, note
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.names import SCHEDULE_TOPIC

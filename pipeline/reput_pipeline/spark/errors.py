@@ -1,4 +1,4 @@
-"""Errors of source and sink. Each text names the place and the remedy."""
+"""Errors of source and sink, each of which names the place and the remedy, and notes in the logs of Spark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from reput_client import errors
 from reput_client.arrow.urls import without_secret
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import BrokerError, ReputError, error_from_response
+from reput_protocol.printable import printable
 
 if TYPE_CHECKING:
     from reput_client.arrow.queues import QueueKey, QueueRange
@@ -172,3 +173,9 @@ def _is_retryable(kind: object, text: str) -> bool:
         # The symbol in the text, not the class, says why a broker refused a request.
         return error_from_response(ResponseCode.SYSTEM_ERROR, text, {}).retryable
     return bool(getattr(kind, "retryable", False))
+
+
+def note(text: str) -> None:
+    """Write a line to stderr, which Spark keeps in the logs of driver and executors."""
+    sys.stderr.write(f"reput: {printable(text)}\n")
+    sys.stderr.flush()

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from reput_client.transport.backoff import Backoff
-from reput_pipeline.spark.errors import Cause, cause_in
-from reput_pipeline.spark.notes import note
+from reput_pipeline.spark.errors import Cause, cause_in, note
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

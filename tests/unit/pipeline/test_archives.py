@@ -14,19 +14,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_client.arrow.queues import QueueKey, QueueRange
-from reput_pipeline.archives.columns import read_schema, split
+from reput_pipeline.archives.batches import (
+    ArchiveTask,
+    catalog_of,
+    gone,
+    gone_lines,
+    next_tasks,
+    open_ranges,
+    write_task,
+)
 from reput_pipeline.archives.directory import ArchiveDirectory
-from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
-from reput_pipeline.archives.names import (
+from reput_pipeline.archives.layout import (
     NULL_VALUE,
     file_path,
     is_cut,
     is_data_file,
     partition_name,
     partition_values,
+    read_schema,
+    split,
 )
-from reput_pipeline.archives.plan import catalog_of, gone, gone_lines, next_tasks, open_ranges
-from reput_pipeline.archives.write import ArchiveTask, write_task
+from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.spark.errors import DataLost, NotAnArchive, NotArchived, RemadeTopic
 from support.store_samples import MESSAGES, fill

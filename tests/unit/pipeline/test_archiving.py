@@ -12,12 +12,12 @@ import pytest
 
 from reput_client.arrow.queues import Bounds, QueueKey
 from reput_client.errors import BrokerNotFound, ConnectFailed, ConnectionLost
+from reput_pipeline.archives.batches import ArchiveTask
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.manifests import ArchiveFile
-from reput_pipeline.archives.write import ArchiveTask
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.lake.copying import Stopping
-from reput_pipeline.source.live_cluster import LiveCluster
+from reput_pipeline.source.live import LiveCluster
 from reput_pipeline.source.options import SourceOptions
 from reput_protocol.exit_codes import ExitCode
 from support.pipeline_jobs import Run, runner
@@ -69,7 +69,7 @@ class Scene:
         self.before_task: Callable[[], Exception | None] = lambda: None
         self.cluster(10)
         self._run = run
-        monkeypatch.setattr("reput_pipeline.archives.plan.LiveCluster", FakeCluster)
+        monkeypatch.setattr("reput_pipeline.archives.batches.LiveCluster", FakeCluster)
         monkeypatch.setattr("reput_pipeline.jobs.archive.write_task", self._write)
         monkeypatch.setattr(Stopping, "wait", lambda _, seconds: self.slept.append(seconds))
         monkeypatch.setattr(JobRun, "parallelism", 2)

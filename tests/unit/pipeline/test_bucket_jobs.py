@@ -23,8 +23,7 @@ from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.archives.bucket import BucketArchive
 from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
-from reput_pipeline.source.offline_plan import SegmentPartition, plan
-from reput_pipeline.source.offline_store import OfflineStore
+from reput_pipeline.source.offline import OfflineStore, SegmentPartition, plan
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.errors import ArchiveInUse, NotAnArchive

@@ -15,9 +15,9 @@ from reput_broker.background import BackgroundBroker
 from reput_client.arrow import read_arrow
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.credentials import Credentials
+from reput_pipeline.archives.batches import write_task
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.manifests import ArchiveKind
-from reput_pipeline.archives.write import write_task
 from reput_protocol.exit_codes import ExitCode
 from support.pipeline_jobs import Run
 from support.store_samples import MESSAGES, copied

@@ -19,8 +19,7 @@ from reput_client.errors import BrokerNotFound, NotAStore
 from reput_pipeline.jobs import JOBS, report, run
 from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
-from reput_pipeline.jobs.page import Page, Series
-from reput_pipeline.jobs.report import HOUR_MS, Figures, page_of, step_ms
+from reput_pipeline.jobs.report import HOUR_MS, Figures, Page, Series, page_of, step_ms
 from reput_pipeline.jobs.run import JobRun, table_lines
 from reput_pipeline.spark.errors import DamagedStore
 from reput_pipeline.spark.option_reader import OptionError

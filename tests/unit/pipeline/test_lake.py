@@ -34,7 +34,7 @@ from reput_pipeline.lake.table import (
     TableChanged,
     TableOptions,
 )
-from reput_pipeline.source.offline_store import OfflineStore
+from reput_pipeline.source.offline import OfflineStore
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import OtherSource
 from reput_protocol.exit_codes import ExitCode

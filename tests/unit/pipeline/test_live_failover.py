@@ -12,11 +12,10 @@ import pytest
 from reput_client.arrow.queues import Bounds, QueueKey, QueueRange
 from reput_client.blocking.bulk import BulkReader, StagingProducer
 from reput_client.errors import BrokerNotFound
-from reput_pipeline.archives.columns import read_schema
+from reput_pipeline.archives.layout import read_schema
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
-from reput_pipeline.source.live_cluster import LiveCluster
-from reput_pipeline.source.live_plan import LivePartition
+from reput_pipeline.source.live import LiveCluster, LivePartition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.tasks import read_task

@@ -15,14 +15,14 @@ import pytest
 from reput_broker.store.base.block import Block
 from reput_client.errors import NotAStore
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
-from reput_pipeline.source.offline_plan import (
+from reput_pipeline.source.offline import (
+    OfflineStore,
     QueuePartition,
     RecordsPartition,
     SegmentPartition,
     plan,
     task_count,
 )
-from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.errors import DamagedStore, DataLost, NoSuchTopic

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_pipeline.sink.record_blocks import Columns, encode_records
-from reput_pipeline.sink.rows import BadRows, RowReader
+from reput_pipeline.sink.rows import BadRows, Columns, RowReader, encode_records
 from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.sink.task import _delayed_messages
 from reput_pipeline.spark.errors import SinkError

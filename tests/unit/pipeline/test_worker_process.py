@@ -13,14 +13,14 @@ from types import ModuleType
 import pytest
 
 from reput_pipeline.data_source import ReputDataSource
-from reput_pipeline.spark import worker_process
-from reput_pipeline.spark.worker_process import TaskOf, begin_task
+from reput_pipeline.spark import worker_daemon
+from reput_pipeline.spark.worker_daemon import TaskOf, begin_task
 
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker_process, "_tasks", 0)
-    monkeypatch.setattr(worker_process, "_modules", 0)
+    monkeypatch.setattr(worker_daemon, "_tasks", 0)
+    monkeypatch.setattr(worker_daemon, "_modules", 0)
     gc.unfreeze()
     yield
     gc.unfreeze()
@@ -71,7 +71,7 @@ def test_memory_of_a_batch_is_kept_for_the_next() -> None:
     """In a process of its own, because the C library learns from what a process has freed before."""
     program = """
 import resource, sys
-from reput_pipeline.spark.worker_process import begin_task
+from reput_pipeline.spark.worker_daemon import begin_task
 
 def faults_of_a_batch():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -90,4 +90,4 @@ print(faults_of_a_batch(), faults_of_a_batch())
 def test_a_function_as_a_task() -> None:
     task = pickle.loads(pickle.dumps(TaskOf(range)))
     assert list(task(3)) == [0, 1, 2]
-    assert worker_process._tasks == 1
+    assert worker_daemon._tasks == 1

@@ -1,4 +1,4 @@
-"""Planning over a store directory: tasks read by queue, by segment of the log, or by the key index."""
+"""A store directory as a `Catalog`, and planning over it: tasks read by queue, by segment, or by the key index."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from reput_broker.tools.index_raw import RawIndex, common_slots
+from reput_client.arrow.directory import StoreDirectory
 from reput_client.arrow.directory_plan import (
     Stretch,
     WantedRange,
@@ -16,14 +17,33 @@ from reput_client.arrow.directory_plan import (
     log_files,
     share_of,
 )
-from reput_client.arrow.queues import QueueRange
+from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.source.narrowing import Narrowing
-from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.partition import InputPartition
-from reput_pipeline.source.ranges import cores, pack
+from reput_pipeline.source.ranges import InputPartition, cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
 from reput_protocol.record.hashing import index_hash
+
+
+class OfflineStore(StoreDirectory):
+    """The queues of one directory; a context manager that closes its files."""
+
+    def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
+        """Return the queues of the wanted topics."""
+        own_names = self.clusters
+        found: dict[str, list[QueueKey]] = {
+            topic: [] for topic in self.topics if options.is_wanted(topic, own_names)
+        }
+        for queue in self.queue_keys():
+            if queue.topic in found:
+                found[queue.topic].append(queue)
+        return found
+
+    def committed(self, queue: QueueKey) -> int | None:
+        """Raise NotImplementedError: a directory is read without a group, so the planning never asks."""
+        raise NotImplementedError(
+            f"a store directory is read without a group, and {queue} has no offset of one"
+        )
 
 
 class FoundByKeys(NamedTuple):
