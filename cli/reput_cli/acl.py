@@ -10,7 +10,7 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, show
-from reput_cli.user_store import UserStore, check_known, note_differences, user_store_options
+from reput_cli.user_store import UserStore, check_known, note_differences, remove_rules, user_store_options
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def command() -> None:
 @user_store_options
 def list_rules(settings: Settings, store: UserStore, name: str | None) -> int:
     """List the rules of NAME, or of all users and groups. NAME is a user, or @ and a named set of rules."""
-    table = store.table()
+    table = store.list_users()
     if name is not None:
         _check_subject(table, name)
     printer = Printer(settings)
@@ -121,7 +121,7 @@ def remove(settings: Settings, store: UserStore, name: str, resources: tuple[str
     from reput_client.users import preview_remove_rules
 
     about = {rule.resource for rule in _rules_of("describe", resources, (), is_denial=False)}
-    table = store.table()
+    table = store.list_users()
     _check_subject(table, name)
     preview = preview_remove_rules(table, name, about)
     if preview.obstacle is not None:
@@ -129,7 +129,7 @@ def remove(settings: Settings, store: UserStore, name: str, resources: tuple[str
     if dry_run:
         show(settings, preview)
         return ExitCode.DONE
-    store.remove_rules(name, about)
+    remove_rules(store, name, about)
     Printer(settings).note(f"removed rules of {name}")
     return ExitCode.DONE
 
@@ -149,7 +149,7 @@ def _rules_of(
 def _put(settings: Settings, store: UserStore, name: str, rules: list[Rule], *, dry_run: bool) -> int:
     from reput_client.users import preview_rules
 
-    table = store.table()
+    table = store.list_users()
     if not name.startswith(_GROUP):
         check_known(table, name)
     if dry_run:

@@ -40,9 +40,7 @@ class _Names(click.ParamType[str]):
         ]
 
     def _ask(self, ctx: click.Context, wants_all: bool) -> Iterable[str]:
-        from reput_cli.context_file import chosen_server
-        from reput_cli.secret import put_user_into_environment
-        from reput_cli.tls import tls_of
+        from reput_cli.connection import chosen_server, put_user_into_environment, tls_of
         from reput_client.blocking import Admin
 
         servers = ctx.params.get("servers") or ()
@@ -93,12 +91,12 @@ class ContextName(click.ParamType[str]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Complete from the file of contexts."""
-        from reput_cli import context_file
+        from reput_cli.connection import load_contexts
         from reput_cli.failures import CommandFailed
 
         del ctx, param
         try:
-            names = context_file.load().contexts
+            names = load_contexts().contexts
         except CommandFailed:
             return []
         return [

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from reput_cli import context_file
 from reput_cli.completion import CONTEXT
+from reput_cli.connection import load_contexts, save_contexts, tls_of, tls_options
 from reput_cli.failures import CommandFailed
 from reput_cli.options import ServerType, Settings, output_options
 from reput_cli.output import Printer
-from reput_cli.tls import tls_of, tls_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.quantities import parse_duration
 
@@ -68,11 +67,11 @@ def add(
             values[key] = (
                 "on" if value is True else value if key == "tls_server_name" else os.path.abspath(value)
             )
-    known = context_file.load()
+    known = load_contexts()
     known.contexts[name] = values
     if len(known.contexts) == 1:
         known.current = name
-    context_file.save(known)
+    save_contexts(known)
     Printer(settings).note(f"context {name}: {server}" + (", in use" if known.current == name else ""))
     return ExitCode.DONE
 
@@ -82,10 +81,10 @@ def add(
 @output_options
 def use(settings: Settings, name: str) -> int:
     """Use the context NAME from now on."""
-    known = context_file.load()
+    known = load_contexts()
     server = known.get(name).get("server", "")
     known.current = name
-    context_file.save(known)
+    save_contexts(known)
     Printer(settings).note(f"context {name} is in use: {server}")
     return ExitCode.DONE
 
@@ -94,7 +93,7 @@ def use(settings: Settings, name: str) -> int:
 @output_options
 def list_contexts(settings: Settings) -> int:
     """List the contexts."""
-    known = context_file.load()
+    known = load_contexts()
     Printer(settings).rows(
         ["context", "in_use", "server", "timeout", "user"],
         [
@@ -110,7 +109,7 @@ def list_contexts(settings: Settings) -> int:
 @output_options
 def show(settings: Settings, name: str | None) -> int:
     """Show one context; without NAME, the one in use."""
-    known = context_file.load()
+    known = load_contexts()
     chosen = name or known.current
     if chosen is None:
         raise CommandFailed("no context is in use", remedy="reput context use NAME", code=ExitCode.NOT_FOUND)
@@ -123,13 +122,13 @@ def show(settings: Settings, name: str | None) -> int:
 @output_options
 def remove(settings: Settings, name: str) -> int:
     """Remove the context NAME; removing one that does not exist changes nothing."""
-    known = context_file.load()
+    known = load_contexts()
     printer = Printer(settings)
     if known.contexts.pop(name, None) is None:
         printer.note(f"there is no context {name}")
         return ExitCode.DONE
     if known.current == name:
         known.current = None
-    context_file.save(known)
+    save_contexts(known)
     printer.note(f"context {name} removed")
     return ExitCode.DONE

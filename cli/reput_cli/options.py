@@ -13,9 +13,15 @@ import click
 from typing_extensions import override
 
 from reput_cli.completion import CONTEXT, TOPIC
-from reput_cli.context_file import DEFAULT_SERVER, TLS_KEYS, chosen_server
+from reput_cli.connection import (
+    DEFAULT_SERVER,
+    TLS_KEYS,
+    chosen_server,
+    put_user_into_environment,
+    tls_of,
+    tls_options,
+)
 from reput_cli.failures import CommandFailed, Verbosity
-from reput_cli.tls import tls_of, tls_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable
 from reput_protocol.quantities import parse_duration, parse_size
@@ -112,7 +118,7 @@ _OUTPUT_LINE = ("--json, -q, -v, ...", "Form of the output: reput help output")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values of the shared options, without the user, who is in the environment (`secret`): clients and child
+    """The values of the shared options, without the user, who is in the environment (`connection`): clients and child
     processes find him there."""
 
     server: str
@@ -279,8 +285,6 @@ def shared_options(command: _Command, offline: Collection[str] = (), *, json_fla
         except (click.BadParameter, ValueError) as error:
             where = "REPUT_SERVER" if of_context is None and not context else "the context"
             raise click.UsageError(f"{where} is not valid: {error}") from None
-        from reput_cli.secret import put_user_into_environment
-
         put_user_into_environment(user, secret_file, values)
         settings = Settings(
             server=server,

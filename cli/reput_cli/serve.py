@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_cli.context_file import DEFAULT_SERVER
+from reput_cli.connection import DEFAULT_SERVER
 from reput_cli.failures import CommandFailed
 from reput_protocol.exit_codes import ExitCode
 

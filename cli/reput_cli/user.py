@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,6 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, refuse, show
-from reput_cli.secret import new_secret
 from reput_cli.user_store import UserStore, check_known, note_differences, user_store_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.wire.signature import check_user_name
@@ -40,7 +40,7 @@ def command() -> None:
 @user_store_options
 def list_users(settings: Settings, store: UserStore) -> int:
     """List the users, without their secrets."""
-    table = store.table()
+    table = store.list_users()
     printer = Printer(settings)
     printer.rows(
         ["user", "admin", "enabled", "groups", "rules"],
@@ -89,13 +89,13 @@ def create(
     from reput_client.users import preview_create_user
 
     _check_name(name)
-    preview = preview_create_user(store.table(), name, is_admin=admin, groups=groups)
+    preview = preview_create_user(store.list_users(), name, is_admin=admin, groups=groups)
     refuse(preview)
     if dry_run:
         show(settings, preview)
         return ExitCode.DONE
     with _new_secret(name, new_secret_file, generate) as given:
-        store.create(name, given or new_secret(name, None), is_admin=admin, groups=groups)
+        store.create_user(name, given or _read_secret(name, None), is_admin=admin, groups=groups)
     Printer(settings).note(f"created user {name}")
     return ExitCode.DONE
 
@@ -131,7 +131,7 @@ def alter(
     """Alter the user NAME."""
     from reput_client.users import preview_alter_user
 
-    table, of_groups = store.table(), () if no_groups else groups or None
+    table, of_groups = store.list_users(), () if no_groups else groups or None
     check_known(table, name)
     if dry_run:
         has_new_secret = generate is not None or new_secret_file is not None
@@ -148,7 +148,7 @@ def alter(
         )
         return ExitCode.DONE
     with _new_secret(name, new_secret_file, generate) as secret:
-        store.alter(name, secret=secret, is_admin=admin, is_enabled=enable, groups=of_groups)
+        store.alter_user(name, secret=secret, is_admin=admin, is_enabled=enable, groups=of_groups)
     Printer(settings).note(f"altered user {name}")
     return ExitCode.DONE
 
@@ -161,12 +161,12 @@ def delete(settings: Settings, store: UserStore, name: str, dry_run: bool) -> in
     """Delete the user NAME, with its rules."""
     from reput_client.users import preview_delete_user
 
-    table = store.table()
+    table = store.list_users()
     check_known(table, name)
     if dry_run:
         show(settings, preview_delete_user(table, name))
         return ExitCode.DONE
-    store.delete(name)
+    store.delete_user(name)
     Printer(settings).note(f"deleted user {name}")
     return ExitCode.DONE
 
@@ -186,7 +186,7 @@ def _new_secret(name: str, secret_file: str | None, generate: str | None) -> Ite
             "--new-secret-file and --generate are both given", remedy="give one of them", code=ExitCode.USAGE
         )
     if generate is None:
-        yield None if secret_file is None else new_secret(name, secret_file)
+        yield None if secret_file is None else _read_secret(name, secret_file)
         return
     from reput_broker.access.user_file import write_private
     from reput_client.errors import BrokerError, BrokersFailed
@@ -207,3 +207,33 @@ def _new_secret(name: str, secret_file: str | None, generate: str | None) -> Ite
         if is_refused:
             path.unlink(missing_ok=True)
         raise
+
+
+def _read_secret(user: str, secret_file: str | None) -> str:
+    """Return a secret for a user, from a file or, twice, from a prompt.
+
+    Raises:
+        CommandFailed: there is neither a file nor a terminal, or it cannot be a secret.
+    """
+    if secret_file is not None:
+        try:
+            secret = Path(secret_file).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise CommandFailed(f"cannot read {secret_file}", reason=reason, code=ExitCode.USAGE) from None
+    elif sys.stdin.isatty():
+        secret = str(
+            click.prompt(f"new secret of {user}", hide_input=True, confirmation_prompt=True, err=True)
+        )
+    else:
+        raise CommandFailed(
+            "there is no secret, and no terminal to ask for it",
+            remedy="--new-secret-file FILE, or --generate FILE",
+            code=ExitCode.USAGE,
+        )
+    from reput_protocol.wire.signature import check_new_secret
+
+    try:
+        return check_new_secret(secret)
+    except ValueError as error:
+        raise CommandFailed(str(error), code=ExitCode.USAGE) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
@@ -24,38 +24,9 @@ if TYPE_CHECKING:
     from reput_protocol.rights import Rule
 
 RulesChange: TypeAlias = "Callable[[tuple[Rule, ...]], tuple[Rule, ...]]"
+UserStore: TypeAlias = "Admin | UsersInFile"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OF_A_FILE = ("path", "config", "data_dir")
-
-
-class UserStore(Protocol):
-    """The users and their rules. `subject` is a user, or `@` and a group of rules. All methods raise CommandFailed."""
-
-    def table(self) -> UserTable:
-        """Return all of them."""
-
-    def create(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
-        """Create a user."""
-
-    def alter(
-        self,
-        name: str,
-        *,
-        secret: str | None,
-        is_admin: bool | None,
-        is_enabled: bool | None,
-        groups: Iterable[str] | None,
-    ) -> None:
-        """Alter a user; what is None stays as it is."""
-
-    def delete(self, name: str) -> None:
-        """Delete a user."""
-
-    def add_rules(self, subject: str, rules: Collection[Rule]) -> None:
-        """Give a subject more rules; those about the same resource and sources are joined with them."""
-
-    def remove_rules(self, subject: str, resources: Collection[str]) -> None:
-        """Remove the rules of a subject about resources, or all if there are none of these."""
 
 
 def user_store_options(command: _Command) -> _Command:
@@ -76,8 +47,8 @@ def user_store_options(command: _Command) -> _Command:
     ) -> Any:
         if path is None and config is None and data_dir is None:
             with settings.admin() as admin, _remedy_without_users():
-                return command(settings=settings, store=_Brokers(admin), **arguments)
-        return command(settings=settings, store=_File(_file(path, config, data_dir)), **arguments)
+                return command(settings=settings, store=admin, **arguments)
+        return command(settings=settings, store=UsersInFile(_file(path, config, data_dir)), **arguments)
 
     return shared_options(with_store, offline=_OF_A_FILE)  # type: ignore[return-value]
 
@@ -110,49 +81,17 @@ def _remedy_without_users() -> Iterator[None]:
         ) from error
 
 
-class _Brokers:
-    """The users of the brokers that run."""
+class UsersInFile:
+    """The users in the file of a broker, which notices within seconds that it has changed.
 
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
-
-    def table(self) -> UserTable:
-        return self._admin.list_users()
-
-    def create(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
-        self._admin.create_user(name, secret, is_admin=is_admin, groups=groups)
-
-    def alter(
-        self,
-        name: str,
-        *,
-        secret: str | None,
-        is_admin: bool | None,
-        is_enabled: bool | None,
-        groups: Iterable[str] | None,
-    ) -> None:
-        self._admin.alter_user(name, secret=secret, is_admin=is_admin, is_enabled=is_enabled, groups=groups)
-
-    def delete(self, name: str) -> None:
-        self._admin.delete_user(name)
-
-    def add_rules(self, subject: str, rules: Collection[Rule]) -> None:
-        self._admin.add_rules(subject, rules)
-
-    def remove_rules(self, subject: str, resources: Collection[str]) -> None:
-        if not resources:
-            self._admin.delete_rules(subject)
-        for resource in sorted(resources):
-            self._admin.delete_rules(subject, resource)
-
-
-class _File:
-    """The users in the file of a broker, which notices within seconds that it has changed."""
+    It has the methods of `Admin` that the commands call, which raise CommandFailed here.
+    """
 
     def __init__(self, file: UserFile) -> None:
         self._file = file
 
-    def table(self) -> UserTable:
+    def list_users(self) -> UserTable:
+        """Return all users and groups with their rules."""
         from reput_client.users import UserDescription, UserTable
 
         with self._refusals():
@@ -165,14 +104,15 @@ class _File:
             users.groups,
         )
 
-    def create(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
+    def create_user(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
+        """Create a user."""
         from reput_broker.access.changes import with_new_user
         from reput_broker.access.model import User
 
         user = User(name, secret, is_admin=is_admin, groups=tuple(groups))
         self._change(lambda users: with_new_user(users, user))
 
-    def alter(
+    def alter_user(
         self,
         name: str,
         *,
@@ -181,6 +121,7 @@ class _File:
         is_enabled: bool | None,
         groups: Iterable[str] | None,
     ) -> None:
+        """Alter a user; what is None stays as it is."""
         from reput_broker.access.changes import with_altered_user
 
         self._change(
@@ -189,15 +130,18 @@ class _File:
             )
         )
 
-    def delete(self, name: str) -> None:
+    def delete_user(self, name: str) -> None:
+        """Delete a user with its rules."""
         self._change(lambda users: users.without_user(name))
 
     def add_rules(self, subject: str, rules: Collection[Rule]) -> None:
+        """Give a user or group more rules."""
         from reput_client.users import with_rules
 
         self._change_rules(subject, lambda before: with_rules(before, rules))
 
     def remove_rules(self, subject: str, resources: Collection[str]) -> None:
+        """Remove rules at once, as the function `remove_rules`."""
         self._change_rules(
             subject,
             lambda rules: tuple(rule for rule in rules if resources and rule.resource not in resources),
@@ -222,6 +166,17 @@ class _File:
             raise CommandFailed(f"{error.path} cannot be used", reason=error.reason) from error
         except ValueError as error:
             raise CommandFailed(str(error), reason="nothing was changed", code=ExitCode.USAGE) from error
+
+
+def remove_rules(store: UserStore, subject: str, resources: Collection[str]) -> None:
+    """Remove the rules of a user or group about resources, or all if there are none of these."""
+    if isinstance(store, UsersInFile):
+        store.remove_rules(subject, resources)
+    elif not resources:
+        store.delete_rules(subject)
+    else:
+        for resource in sorted(resources):
+            store.delete_rules(subject, resource)
 
 
 def check_known(table: UserTable, name: str) -> None:

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_cli.context_file import TLS_KEYS
+from reput_cli.connection import TLS_KEYS, put_user_into_environment, tls_of, tls_options
 from reput_cli.doctor.findings import Finding, fault, ok, report, warning
 from reput_cli.failures import CommandFailed
 from reput_cli.options import DURATION, Settings, output_options
-from reput_cli.secret import put_user_into_environment
-from reput_cli.tls import tls_of, tls_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DEFAULT_TOPIC
 

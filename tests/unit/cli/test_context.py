@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from reput_cli import context_file
-from reput_cli.context_file import chosen_server
+from reput_cli.connection import chosen_server, load_contexts, tls_of
 from reput_cli.failures import CommandFailed
 from reput_cli.root import root
-from reput_cli.tls import tls_of
 from reput_client import TLS
 from reput_protocol.exit_codes import ExitCode
 
@@ -99,7 +97,7 @@ def test_a_file_with_a_mistake_is_refused_with_the_reason(file: Path, text: str,
     file.write_bytes(text.encode("latin-1"))
     file.chmod(0o600)
     with pytest.raises(CommandFailed, match="is not valid") as refused:
-        context_file.load()
+        load_contexts()
     assert says in (refused.value.reason or "")
 
 

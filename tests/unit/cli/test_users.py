@@ -19,8 +19,8 @@ from reput_broker.access.opening import user_file_of
 from reput_broker.access.user_file import UserFile
 from reput_broker.background import BackgroundBroker
 from reput_cli import acl, topic, user
+from reput_cli.connection import put_user_into_environment
 from reput_cli.failures import CommandFailed
-from reput_cli.secret import put_user_into_environment
 from reput_client.blocking import Admin
 from reput_client.credentials import Credentials, from_environment
 from reput_client.errors import BrokersFailed

@@ -11,8 +11,8 @@ import pytest
 from reput_client.errors import BrokerBusy, ConnectFailed, PermissionDenied, RequestTimeout
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ErrorCode, ReputError
-from reput_proxy import settings
-from reput_proxy.settings import Known, settings_of_groups
+from reput_proxy import upstream
+from reput_proxy.upstream import Known, settings_of_groups
 
 AWAY = ConnectFailed("127.0.0.1:9876", "Connection refused")
 BUSY = BrokerBusy(ErrorCode.BUSY, "BUSY: because")
@@ -23,7 +23,7 @@ def asked(
     monkeypatch: pytest.MonkeyPatch, *answers: str | ReputError | None
 ) -> list[str | ReputError | None]:
     """Ask for a name until each of these was the answer; return what was found."""
-    monkeypatch.setattr(settings, "_KNOWN_S", 0.0)
+    monkeypatch.setattr(upstream, "_KNOWN_S", 0.0)
     left = [*answers]
 
     async def ask(_: str) -> str | None:

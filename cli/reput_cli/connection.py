@@ -1,4 +1,7 @@
-"""Which server a command connects to, and the file of contexts, which are named connection profiles.
+"""How a command connects: to which server, encrypted or not, as which user; and the file of contexts.
+
+Contexts are named connection profiles. The user is in the environment of this process, where all its clients and the
+processes that it starts find the name. Secrets come from files and prompts, never from the command line.
 
 The file is `reput/contexts.toml` in the user's configuration directory:
 
@@ -18,18 +21,26 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from reput_cli.failures import CommandFailed
 from reput_protocol.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from reput_client.tls import TLS
 
 DEFAULT_SERVER = "127.0.0.1:10911"
 TLS_KEYS = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
 """`tls = "on"` trusts the authorities of the system; the others say more, and are enough without it."""
 _KEYS = ("server", "timeout", "user", "secret_file", *TLS_KEYS)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_USER, _SECRET, _SECRET_FILE = "REPUT_USER", "REPUT_SECRET", "REPUT_SECRET_FILE"
 
 
 @dataclass(slots=True)
@@ -49,7 +60,7 @@ class Contexts:
         near = get_close_matches(name, self.contexts, n=1)
         raise CommandFailed(
             f"there is no context {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-            reason=f"{path()} has " + (", ".join(sorted(self.contexts)) or "no contexts"),
+            reason=f"{contexts_path()} has " + (", ".join(sorted(self.contexts)) or "no contexts"),
             remedy=f"reput context add {name} --server HOST:PORT",
             code=ExitCode.USAGE,
         )
@@ -72,25 +83,25 @@ def chosen_server(
         servers = (in_environment,)
     if servers and context is None:
         return ",".join(servers), {}
-    known = load()
+    known = load_contexts()
     name = context or environ.get("REPUT_CONTEXT") or known.current
     values = {} if name is None else known.get(name)
     return ",".join(servers) or values.get("server", DEFAULT_SERVER), values
 
 
-def path() -> Path:
+def contexts_path() -> Path:
     """Return where the file is."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return Path(home) / "reput" / "contexts.toml"
 
 
-def load() -> Contexts:
+def load_contexts() -> Contexts:
     """Read the file; without one there are no contexts.
 
     Raises:
         CommandFailed: other users may read or write it, it is not TOML, or it has an unknown key.
     """
-    place = path()
+    place = contexts_path()
     try:
         with place.open("rb") as file:
             _check_rights(place, os.fstat(file.fileno()))
@@ -107,13 +118,13 @@ def load() -> Contexts:
         raise CommandFailed(f"{place} is not valid", reason=str(error), code=ExitCode.USAGE) from error
 
 
-def save(known: Contexts) -> None:
+def save_contexts(known: Contexts) -> None:
     """Write the file whole, readable by its owner only."""
     lines = [] if known.current is None else [f"current = {_quoted(known.current)}"]
     for name, values in sorted(known.contexts.items()):
         lines += ["", f"[contexts.{_quoted(name)}]"]
         lines += [f"{key} = {_quoted(values[key])}" for key in _KEYS if key in values]
-    place = path()
+    place = contexts_path()
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -169,3 +180,103 @@ def _quoted(text: str) -> str:
     import json
 
     return json.dumps(text)  # a JSON string is a TOML string
+
+
+def tls_options(
+    command: _Command, option: Callable[..., Callable[[_Command], _Command]] = click.option
+) -> _Command:
+    """Add the options; the command receives them as arguments with the names of `TLS_KEYS`.
+
+    Args:
+        option: makes the decorator of one.
+    """
+    options = [
+        option("--tls", is_flag=True, help="Connect with TLS; implied by the other options of TLS."),
+        option("--tls-ca", metavar="FILE", help="Authorities to trust, in PEM.  [default: the system's]"),
+        option("--tls-cert", metavar="FILE", help="Certificate to present to the broker, in PEM."),
+        option("--tls-key", metavar="FILE", help="Its key, if it is not in the same file."),
+        option(
+            "--tls-server-name", metavar="NAME", help="Name in the broker's certificate, if not its address."
+        ),
+    ]
+    for add in reversed(options):
+        command = add(command)
+    return command
+
+
+def tls_of(given: Mapping[str, Any], context: Mapping[str, str]) -> TLS | None:
+    """Return how to encrypt; None for not at all.
+
+    Args:
+        given: the options; they take precedence.
+        context: the values of the context in use.
+
+    Raises:
+        click.UsageError: there is a key without a certificate.
+    """
+    values = {key: given.get(key) or context.get(key) or None for key in TLS_KEYS}
+    if values["tls"] == "off":  # of a context
+        values["tls"] = None
+    if not any(values.values()):
+        return None
+    from reput_client.tls import TLS
+
+    try:
+        return TLS(
+            ca=values["tls_ca"],
+            cert=values["tls_cert"],
+            key=values["tls_key"],
+            server_name=values["tls_server_name"],
+        )
+    except ValueError:
+        raise click.UsageError("--tls-key is the key of --tls-cert, which is not given") from None
+
+
+def put_user_into_environment(
+    user: str | None, secret_file: str | None, of_context: Mapping[str, str], *, may_ask: bool = True
+) -> None:
+    """Set the user of this process, which all its clients and the processes that it starts find in the environment.
+
+    Args:
+        user, secret_file: of the options; the environment comes next, then the context.
+        of_context: the values of the context.
+        may_ask: whether to ask on a terminal for a secret that is nowhere else.
+
+    Raises:
+        CommandFailed: a user has no secret, or the file cannot be read.
+    """
+    environ = os.environ
+    if user is None and secret_file is not None and not environ.get(_USER):
+        raise CommandFailed(
+            "--secret-file has no user", remedy="--user NAME --secret-file FILE", code=ExitCode.USAGE
+        )
+    if user is None and not environ.get(_USER) and "user" in of_context and "secret_file" in of_context:
+        user, secret_file = of_context["user"], of_context["secret_file"]
+    if user is not None:
+        if secret_file is None and environ.get(_USER) not in (None, "", user):
+            environ.pop(_SECRET, None)  # that of another user
+            environ.pop(_SECRET_FILE, None)
+        environ[_USER] = user
+    if secret_file is not None:
+        environ.pop(_SECRET, None)
+        environ[_SECRET_FILE] = secret_file
+    if environ.get(_USER) and not environ.get(_SECRET) and not environ.get(_SECRET_FILE):
+        environ[_SECRET] = _asked(environ[_USER], may_ask)
+    if not environ.get(_USER) and not environ.get(_SECRET) and not environ.get(_SECRET_FILE):
+        return
+    from reput_client.credentials import from_environment
+
+    try:
+        from_environment(environ)
+    except ValueError as error:
+        raise CommandFailed(str(error), code=ExitCode.NOT_AUTHORISED) from None
+
+
+def _asked(user: str, may_ask: bool) -> str:
+    if not may_ask or not sys.stdin.isatty():
+        raise CommandFailed(
+            f"user {user!r} has no secret",
+            remedy="--secret-file FILE, or REPUT_SECRET_FILE",
+            code=ExitCode.NOT_AUTHORISED,
+        )
+    return str(click.prompt(f"secret of {user}", hide_input=True, err=True))
