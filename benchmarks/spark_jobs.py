@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reput_pipeline.jobs.command_line import run_job
+from reput_pipeline.jobs.run import run_job
 from spark_measure import Line, Turns, compared, rows_of
 from spark_source import TOPIC, fill
 from verify import crc_loop

@@ -72,7 +72,7 @@ class ReadyFiles(DataSourceReader):
 
 def keep_ready(reader: DataSourceReader, schema: StructType, path: Path) -> str:
     """Write the batches of another source to a directory, a file for each of its tasks; return its path."""
-    from reput_pipeline.source.schema import arrow_schema
+    from reput_pipeline.source.options import arrow_schema
 
     path.mkdir()
     for number, partition in enumerate(reader.partitions()):
@@ -94,7 +94,7 @@ class ReadySource(DataSource):
     def schema(self) -> StructType:
         """Return the columns."""
         from reput_client.consume.column_names import NATIVE_COLUMNS
-        from reput_pipeline.source.schema import spark_schema
+        from reput_pipeline.source.options import spark_schema
 
         return spark_schema(dict(NATIVE_COLUMNS))
 
@@ -108,7 +108,7 @@ class ReadySource(DataSource):
 
 
 def _ready_batch(of: Any) -> Any:
-    from reput_pipeline.source.schema import arrow_schema
+    from reput_pipeline.source.options import arrow_schema
 
     schema = arrow_schema(of)
     values = {"string": "some text", "binary": _BODY}

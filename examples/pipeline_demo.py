@@ -30,8 +30,8 @@ from demo import QUEUES, Counts, count_files, produce, progress_bars, read_lines
 from reput_client.blocking import Admin
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.data_source import register
-from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.report import COLUMNS, figures_of, page_of
+from reput_pipeline.jobs.run import run_job
 from reput_pipeline.spark.session import make_session
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ class _Jobs(click.Group):
         )
         @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
         def start(arguments: tuple[str, ...]) -> int:
-            from reput_pipeline.jobs.command_line import run_job
+            from reput_pipeline.jobs.run import run_job
 
             return run_job(cmd_name, arguments)
 

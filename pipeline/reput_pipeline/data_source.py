@@ -73,8 +73,7 @@ class ReputDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the selected columns."""
-        from reput_pipeline.source.options import parse_source_options
-        from reput_pipeline.source.schema import spark_schema
+        from reput_pipeline.source.options import parse_source_options, spark_schema
 
         options = parse_source_options(self.options)
         return with_options_kept(spark_schema(options.all_columns, options.select), self.options)

@@ -22,7 +22,7 @@ from reput_protocol.property_rules import rule_of
 from reput_protocol.record.message import Message
 from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.deliveries import receipt_handle
+from reput_proxy.clients import receipt_handle
 from reput_proxy.rejections import Code, Rejected, check_name
 
 M = TypeVar("M", bound=ReceivedMessage[Any])

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 from reput_client import Credentials
 from reput_client.pop.settling import Settling
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.clients import ClientKey, ClientTable
-from reput_proxy.deliveries import Renewals
+from reput_proxy.clients import ClientKey, ClientTable, Renewals
 from reput_proxy.rejections import Code, Rejected
 from reput_proxy.spans import Spans
 from reput_proxy.upstream import TIMEOUT_S, BrokerOptions, Upstream

@@ -11,8 +11,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from reput_proxy import acknowledging, pulling, receiving, routes, sending, telemetry
 from reput_proxy import messaging_pb2 as pb
+from reput_proxy import pulling, receiving, routes, sending, telemetry
 from reput_proxy.proxy import Call, Proxy
 from reput_proxy.rejections import Code, Rejected, Undecodable, decoded, status_of
 from reput_proxy.spans import CallSpan, trace_of
@@ -31,9 +31,9 @@ _UNARY: Final[dict[str, Callable[[Call, Any], Awaitable[Any]]]] = {
     "SendMessage": sending.send,
     "RecallMessage": sending.recall,
     "EndTransaction": sending.end_transaction,
-    "AckMessage": acknowledging.ack,
-    "ChangeInvisibleDuration": acknowledging.change_invisible_duration,
-    "ForwardMessageToDeadLetterQueue": acknowledging.forward_to_dead_letters,
+    "AckMessage": receiving.ack,
+    "ChangeInvisibleDuration": receiving.change_invisible_duration,
+    "ForwardMessageToDeadLetterQueue": receiving.forward_to_dead_letters,
     "UpdateOffset": pulling.update_offset,
     "GetOffset": pulling.get_offset,
     "QueryOffset": pulling.query_offset,

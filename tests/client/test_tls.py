@@ -21,7 +21,7 @@ from reput_cli.failures import worded
 from reput_client import TLS, Admin, Credentials, Message, Producer, PullConsumer, blocking
 from reput_client.errors import ConnectFailed, PermissionDenied, TlsRefused
 from reput_client.faststream import ReputBroker
-from reput_pipeline.jobs.outcomes import failure_of
+from reput_pipeline.jobs.run import failure_of
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live import connect, plan_batch

@@ -14,7 +14,7 @@ sys.path.remove(str(Path(__file__).resolve().parent))
 
 from pipeline_faults import dying_jobs
 from pipeline_faults.points import lead_group
-from reput_pipeline.jobs.command_line import run_job
+from reput_pipeline.jobs.run import run_job
 
 if __name__ == "__main__":
     lead_group()

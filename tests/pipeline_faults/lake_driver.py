@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
 from pipeline_faults import planted
-from reput_pipeline.jobs.command_line import run_job
+from reput_pipeline.jobs.run import run_job
 
 if __name__ == "__main__":
     planted.plant_of_environment()

@@ -17,8 +17,7 @@ import pytest
 from reput_client.blocking import Admin
 from reput_client.errors import ReputError
 from reput_pipeline.jobs.dlq import _replay
-from reput_pipeline.jobs.outcomes import JobFailed
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import JobFailed, JobRun
 from reput_pipeline.source.options import parse_source_options
 from support.broker_process import BrokerProcess
 from support.console_client import ConsoleClient

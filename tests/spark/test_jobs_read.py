@@ -21,7 +21,7 @@ def run(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="module")
 def archive(spark: Any, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from reput_pipeline.jobs.command_line import run_job
+    from reput_pipeline.jobs.run import run_job
 
     path = tmp_path_factory.mktemp("archive") / "a"
     assert (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from reput_pipeline.jobs.command_line import run_job
+from reput_pipeline.jobs.run import run_job
 
 
 class Ran(NamedTuple):

@@ -6,8 +6,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.schema import arrow_schema, spark_schema
+from reput_pipeline.source.options import SourceOptions, arrow_schema, spark_schema
 
 
 def spark_schema_of(options: SourceOptions) -> StructType:

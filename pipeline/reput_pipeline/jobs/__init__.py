@@ -1,8 +1,7 @@
 """The jobs, a module each with a click command named `command`.
 
 A job starts as `reput pipeline NAME`, as `python -m reput_pipeline.jobs.NAME`, or by `spark-submit` with its file.
-Shared: `command_line` runs it, `run` is its session and output, `outcomes` its errors and exit codes, `arguments`,
-`messages` and `directories` its inputs.
+Shared: `run` runs it, with its session, output, errors and exit codes; `messages` and `directories` are its inputs.
 """
 
 from __future__ import annotations

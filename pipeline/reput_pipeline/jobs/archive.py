@@ -34,15 +34,22 @@ from reput_pipeline.archives.batches import (
 from reput_pipeline.archives.directory import open_archive
 from reput_pipeline.archives.layout import PARTITION_COLUMNS
 from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveKind
-from reput_pipeline.jobs.command_line import in_process_job, main, pairs_of
 from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.messages import checked_source, source_arguments
-from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
-from reput_pipeline.jobs.run import IN_PROCESS, JobRun
+from reput_pipeline.jobs.run import (
+    IN_PROCESS,
+    ArgumentError,
+    JobRun,
+    Outcome,
+    failure_of,
+    in_process_job,
+    main,
+    pairs_of,
+)
 from reput_pipeline.lake.copying import Copying, Stopping, open_table
+from reput_pipeline.lake.sources import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
 from reput_pipeline.lake.table import LIBRARIES, LakeTable, OtherPartitions, TableOptions
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
 from reput_pipeline.source.resolve import Catalog, wanted_queues
 from reput_pipeline.spark.errors import NotAnArchive, is_sparks_own
 from reput_pipeline.spark.option_reader import OptionError

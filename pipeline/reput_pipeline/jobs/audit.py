@@ -21,10 +21,8 @@ from reput_broker.tools.verify_parts import (
     parts_of,
     put_together,
 )
-from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.directories import directory_arguments, locked
-from reput_pipeline.jobs.outcomes import Outcome
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import JobRun, Outcome, in_process_job, main
 from reput_protocol.exit_codes import ExitCode
 
 

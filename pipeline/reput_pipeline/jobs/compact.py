@@ -18,10 +18,8 @@ from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.layout import file_schema
 from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
 from reput_pipeline.archives.read import read_archive
-from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.directories import ARCHIVE_PLACE, check_target
-from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobRun, Outcome, job, main
 from reput_pipeline.spark.session import setting
 from reput_protocol.printable import counted
 

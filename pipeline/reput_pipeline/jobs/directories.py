@@ -17,7 +17,7 @@ from reput_broker.tools.verify_parts import Directory
 from reput_client.arrow.urls import directory_of, without_secret
 from reput_client.errors import NotAStore
 from reput_pipeline.archives.manifests import Archive
-from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed
+from reput_pipeline.jobs.run import ArgumentError, JobFailed
 from reput_pipeline.spark.errors import NotAnArchive
 from reput_protocol.record.delays import parse_delay_levels
 from reput_protocol.store.layout import Geometry

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from reput_client.blocking import Admin
-from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.messages import APPLICATION_TOPICS, Messages, messages_arguments
-from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome, failure_of
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobFailed, JobRun, Outcome, failure_of, job, main
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.spark.option_reader import credentials_for
 from reput_protocol.commands.dead_letters import LetterPlace, ReplayOutcome

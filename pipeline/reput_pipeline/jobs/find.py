@@ -18,10 +18,8 @@ import pyarrow.parquet as pq
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.layout import is_cut, partition_values
-from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
-from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobRun, Outcome, in_process_job, main
 from reput_pipeline.source.live import plan_batch
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline import OfflineStore, plan

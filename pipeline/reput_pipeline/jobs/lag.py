@@ -17,10 +17,8 @@ from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_client.arrow.urls import directory_of
 from reput_client.blocking import Admin
 from reput_pipeline.archives.batches import catalog_of
-from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.messages import APPLICATION_TOPICS, checked_source, source_arguments
-from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobFailed, JobRun, Outcome, in_process_job, main
 from reput_pipeline.source.live import live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline import OfflineStore, QueuePartition

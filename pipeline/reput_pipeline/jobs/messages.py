@@ -13,10 +13,8 @@ import click
 from reput_client.positions import Position
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.read import read_archive
-from reput_pipeline.jobs.command_line import pairs_of
 from reput_pipeline.jobs.directories import ARCHIVE_PLACE
-from reput_pipeline.jobs.outcomes import ArgumentError
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobRun, pairs_of
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.spark.errors import NoSuchTopic
 from reput_pipeline.spark.option_reader import SOURCE_OPTIONS, check_names

@@ -14,9 +14,7 @@ from typing import Final
 
 import click
 
-from reput_pipeline.jobs.command_line import main, sparkless_job
-from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobFailed, JobRun, Outcome, main, sparkless_job
 from reput_protocol import kernel
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.quantities import size_text

@@ -29,10 +29,8 @@ from reput_broker.tools.report import no_progress
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_parts import Directory
 from reput_pipeline.jobs import audit
-from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.directories import directory_arguments, locked
-from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobFailed, JobRun, Outcome, in_process_job, main
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.store.layout import StoreLayout
 

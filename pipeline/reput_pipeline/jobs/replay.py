@@ -20,11 +20,9 @@ from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.manifests import ArchiveFile
 from reput_pipeline.archives.read import read_archive, read_files
 from reput_pipeline.data_source import register
-from reput_pipeline.jobs.command_line import job, main, pairs_of
 from reput_pipeline.jobs.directories import ARCHIVE_PLACE
 from reput_pipeline.jobs.messages import DEFAULT_SERVER
-from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobRun, Outcome, job, main, pairs_of
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.spark.option_reader import OptionError, credentials_for
 from reput_protocol.printable import counted

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
-from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import ArgumentError, JobRun, Outcome, job, main
 from reput_protocol.printable import counted
 from reput_protocol.quantities import Size, size_text
 

@@ -22,7 +22,7 @@ from reput_pipeline.lake.table import (
     TableError,
     TableOptions,
 )
-from reput_pipeline.source.schema import arrow_schema
+from reput_pipeline.source.options import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

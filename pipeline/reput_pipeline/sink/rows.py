@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput_pipeline.sink.schema import SinkColumns
+from reput_pipeline.sink.options import SinkColumns
 from reput_pipeline.spark.errors import SinkError
 from reput_protocol.errors import InvalidName
 from reput_protocol.kernel.put_blocks import Refusal, encode_rows, property_texts

@@ -22,9 +22,8 @@ from reput_client.blocking.bulk import BulkReader, StagingProducer
 from reput_client.produce.posted import Posted
 from reput_client.produce.staging_producer import StagingScope
 from reput_client.produce.unique_ids import new_generator
-from reput_pipeline.sink.options import SinkOptions
+from reput_pipeline.sink.options import SinkColumns, SinkOptions
 from reput_pipeline.sink.rows import ANY_QUEUE, BadRows, Columns, Messages, RowReader, encode_records
-from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.spark.errors import BatchNotWritten, SinkError, note
 from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options
 from reput_protocol.commands.stage import StagedPart

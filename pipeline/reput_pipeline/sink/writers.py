@@ -16,8 +16,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from reput_pipeline.sink.options import SinkOptions, parse_sink_options
-from reput_pipeline.sink.schema import SinkColumns, sink_columns
+from reput_pipeline.sink.options import SinkColumns, SinkOptions, parse_sink_options, sink_columns
 from reput_pipeline.spark.errors import BatchNotWritten, SinkError, note
 from reput_pipeline.spark.option_reader import naming_tls_options
 from reput_protocol.commands.stage import StagedPart

@@ -23,10 +23,9 @@ from pyspark.sql.streaming.datasource import (
 
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange, is_remade
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing, narrow
-from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.options import arrow_schema, check_schema, parse_source_options
 from reput_pipeline.source.ranges import limited
 from reput_pipeline.source.resolve import starting_offsets, wanted_queues
-from reput_pipeline.source.schema import arrow_schema, check_schema
 from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
 from reput_pipeline.spark.errors import DataLost, note
 from reput_protocol.errors import ReputError

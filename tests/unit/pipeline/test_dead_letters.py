@@ -12,8 +12,7 @@ from reput_client.credentials import Credentials
 from reput_client.errors import ConnectFailed
 from reput_client.tls import TLS
 from reput_pipeline.jobs.dlq import _batches, _replay
-from reput_pipeline.jobs.outcomes import JobFailed
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import JobFailed, JobRun
 from reput_pipeline.source.options import parse_source_options
 from reput_protocol.commands.dead_letters import LetterPlace, ReplayedLetter, ReplayOutcome
 from reput_protocol.exit_codes import ExitCode

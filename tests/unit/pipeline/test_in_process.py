@@ -172,7 +172,7 @@ class NoSpark:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
 
 sys.meta_path.insert(0, NoSpark())
-from reput_pipeline.jobs.command_line import run_job
+from reput_pipeline.jobs.run import run_job
 
 root, target = sys.argv[1:]
 jobs = (["archive", "--to", target], ["audit"], ["find", "--text", "body-0007"], ["lag"], ["rebuild"])

@@ -17,10 +17,8 @@ from reput_broker.background import BackgroundBroker
 from reput_cli.root import root
 from reput_client.errors import BrokerNotFound, NotAStore
 from reput_pipeline.jobs import JOBS, report, run
-from reput_pipeline.jobs.command_line import run_job
-from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
 from reput_pipeline.jobs.report import HOUR_MS, Figures, Page, Series, page_of, step_ms
-from reput_pipeline.jobs.run import JobRun, table_lines
+from reput_pipeline.jobs.run import STATUS, ArgumentError, JobRun, failure_of, run_job, table_lines
 from reput_pipeline.spark.errors import DamagedStore
 from reput_pipeline.spark.option_reader import OptionError
 from reput_pipeline.spark.session import name_causes

@@ -26,6 +26,7 @@ from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.errors import DamagedStore
 from reput_pipeline.lake import copying as copying_module
 from reput_pipeline.lake.copying import Copying, open_table
+from reput_pipeline.lake.sources import OtherSource
 from reput_pipeline.lake.table import (
     LakeTable,
     Progress,
@@ -36,7 +37,6 @@ from reput_pipeline.lake.table import (
 )
 from reput_pipeline.source.offline import OfflineStore
 from reput_pipeline.source.options import parse_source_options
-from reput_pipeline.source.places import OtherSource
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.record.put_block import encode_put_block
 from support.pipeline_jobs import Run, runner

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_pipeline.jobs.command_line import run_job
+from reput_pipeline.jobs.run import run_job
 from reput_protocol import kernel
 from support.packed_for_spark import packed_file
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput_pipeline.sink.options import SinkColumns
 from reput_pipeline.sink.rows import BadRows, Columns, RowReader, encode_records
-from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.sink.task import _delayed_messages
 from reput_pipeline.spark.errors import SinkError
 from reput_protocol.record.message import Message

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, PullConsumer
 from reput_client.blocking.bulk import StagingProducer
-from reput_pipeline.sink.options import parse_sink_options
+from reput_pipeline.sink.options import SinkColumns, parse_sink_options
 from reput_pipeline.sink.rows import BadRows
-from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.spark.errors import BatchNotWritten, SinkError, cause_in
 from reput_pipeline.spark.option_reader import OptionError
 from support.sink_client import published

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_pipeline.lake.sources import check_source
-from reput_pipeline.source.places import OtherSource
+from reput_pipeline.lake.sources import OtherSource, check_source
 
 KEY = ("orders", "broker-a")
 

@@ -16,7 +16,7 @@ from reput_protocol.commands.pop import PopHandle
 from reput_protocol.errors import BrokerError, ErrorCode, error_from_response
 from reput_protocol.record.message import MessageQueue
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.deliveries import Delivery
+from reput_proxy.clients import Delivery
 from reput_proxy.messages import to_send
 from reput_proxy.rejections import Code, Rejected, status, status_of, status_of_all
 from reput_proxy.upstream import TransactionId

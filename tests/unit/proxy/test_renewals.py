@@ -11,8 +11,8 @@ import pytest
 
 from reput_protocol.commands.pop import PopHandle
 from reput_protocol.errors import ReputError
-from reput_proxy import deliveries
-from reput_proxy.deliveries import Delivery, Renewals
+from reput_proxy import clients
+from reput_proxy.clients import Delivery, Renewals
 
 CLIENT = ("", "client-1")
 
@@ -122,7 +122,7 @@ def test_a_renewal_that_has_failed_is_made_again_before_others_that_are_due_late
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It came after all others: a broker that was away for a second then redelivered messages in hand."""
-    monkeypatch.setattr(deliveries, "_RETRY_S", 0.05)
+    monkeypatch.setattr(clients, "_RETRY_S", 0.05)
 
     async def work() -> None:
         renewals, broker = holding(0)
