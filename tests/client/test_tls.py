@@ -25,8 +25,8 @@ from reput_pipeline.jobs.run import failure_of
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live import connect, plan_batch
-from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.ranges import NOTHING_NARROWED
 from reput_pipeline.spark.option_reader import OptionReader, read_tls
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.rights import rule_of

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.process
 
 def rows_of(path: Path, **given: str) -> list[dict[str, Any]]:
     """What a batch over all topics gives, without a Spark session."""
-    from reput_pipeline.source.narrowing import NOTHING_NARROWED
     from reput_pipeline.source.offline import OfflineStore, plan
     from reput_pipeline.source.options import parse_source_options
+    from reput_pipeline.source.ranges import NOTHING_NARROWED
     from reput_pipeline.source.tasks import read_task
     from support.pipeline_schemas import arrow_schema_of
 

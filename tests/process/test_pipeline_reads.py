@@ -15,8 +15,8 @@ from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BulkReader
 from reput_client.errors import ConnectFailed
-from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import SourceOptions, parse_source_options
+from reput_pipeline.source.ranges import NOTHING_NARROWED
 from reput_pipeline.spark.errors import DataLost
 from reput_protocol.codes import RequestCode
 from support.broker_process import free_port

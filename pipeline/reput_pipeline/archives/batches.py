@@ -21,11 +21,18 @@ from reput_pipeline.archives.directory import open_archive
 from reput_pipeline.archives.layout import file_path, file_schema, read_schema, split
 from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveFile
 from reput_pipeline.source.live import LiveCluster, LivePartition, live_partition
-from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline import OfflineStore, QueuePartition
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.ranges import limited, pack
-from reput_pipeline.source.resolve import Catalog, check_named, first_offsets, resolve, wanted_queues
+from reput_pipeline.source.ranges import (
+    NOTHING_NARROWED,
+    Catalog,
+    check_named,
+    first_offsets,
+    limited,
+    pack,
+    resolve,
+    wanted_queues,
+)
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.errors import BrokerGone, DataLost, NotArchived, RemadeTopic
 from reput_protocol.errors import ReputError
@@ -91,7 +98,7 @@ def open_ranges(
         known: the generations of their topics.
 
     Raises:
-        NoSuchTopic, DataLost, OptionError: as `resolve.batch_ranges`; also if messages were deleted before they were
+        NoSuchTopic, DataLost, OptionError: as `batch_ranges`; also if messages were deleted before they were
             archived, or a queue is not the one that was archived.
     """
     queues = wanted_queues(catalog, options)

@@ -47,10 +47,19 @@ from reput_pipeline.jobs.run import (
     pairs_of,
 )
 from reput_pipeline.lake.copying import Copying, Stopping, open_table
-from reput_pipeline.lake.sources import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
-from reput_pipeline.lake.table import LIBRARIES, LakeTable, OtherPartitions, TableOptions
+from reput_pipeline.lake.table import (
+    LIBRARIES,
+    SAME_SOURCE,
+    LakeTable,
+    OtherPartitions,
+    OtherSource,
+    TableOptions,
+    is_directory,
+    is_same_source,
+    place_of,
+)
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.resolve import Catalog, wanted_queues
+from reput_pipeline.source.ranges import Catalog, wanted_queues
 from reput_pipeline.spark.errors import NotAnArchive, is_sparks_own
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.errors import ReputError

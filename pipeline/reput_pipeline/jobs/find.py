@@ -21,10 +21,9 @@ from reput_pipeline.archives.layout import is_cut, partition_values
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.run import ArgumentError, JobRun, Outcome, in_process_job, main
 from reput_pipeline.source.live import plan_batch
-from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline import OfflineStore, plan
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.ranges import InputPartition
+from reput_pipeline.source.ranges import NOTHING_NARROWED, InputPartition, Narrowing
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json

@@ -20,10 +20,9 @@ from reput_pipeline.archives.batches import catalog_of
 from reput_pipeline.jobs.messages import APPLICATION_TOPICS, checked_source, source_arguments
 from reput_pipeline.jobs.run import ArgumentError, JobFailed, JobRun, Outcome, in_process_job, main
 from reput_pipeline.source.live import live_partition
-from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline import OfflineStore, QueuePartition
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.resolve import Catalog, wanted_queues
+from reput_pipeline.source.ranges import NOTHING_NARROWED, Catalog, wanted_queues
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.option_reader import credentials_for
 from reput_protocol.exit_codes import ExitCode

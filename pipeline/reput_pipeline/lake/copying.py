@@ -23,7 +23,6 @@ from reput_client.arrow.directory_plan import is_sequential, located, log_files
 from reput_client.arrow.queues import QueueKey, QueueRange, TopicKey
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.batches import catalog_of, gone, open_ranges
-from reput_pipeline.lake.sources import check_source, sources_of
 from reput_pipeline.lake.table import (
     AsBroker,
     LakeTable,
@@ -33,13 +32,13 @@ from reput_pipeline.lake.table import (
     TableChanged,
     TableError,
     TableOptions,
+    check_source,
+    sources_of,
 )
 from reput_pipeline.source.live import live_partition
-from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline import OfflineStore, QueuePartition, SegmentPartition
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.ranges import limited
-from reput_pipeline.source.resolve import Catalog, wanted_queues
+from reput_pipeline.source.ranges import NOTHING_NARROWED, Catalog, limited, wanted_queues
 from reput_pipeline.source.tasks import read_task
 
 COMMIT_ATTEMPTS: Final = 10

@@ -23,16 +23,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from reput_client.arrow.queues import Generations, QueueKey
 from reput_client.arrow.urls import is_remote
-from reput_pipeline.lake.sources import Sources, decode_sources, encode_sources
 from reput_pipeline.lake.table import (
     LakeTable,
     Misfit,
     OtherPartitions,
     Progress,
     SchemaMismatch,
+    Sources,
     TableChanged,
     TableOptions,
     TableUnreachable,
+    decode_sources,
+    encode_sources,
     mismatches,
     one_line,
 )

@@ -34,7 +34,6 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import ListType, MapType, NestedField, StringType, StructType
 
 from reput_client.arrow.queues import Generations, QueueKey
-from reput_pipeline.lake.sources import decode_sources, encode_sources
 from reput_pipeline.lake.table import (
     LakeTable,
     Misfit,
@@ -43,6 +42,8 @@ from reput_pipeline.lake.table import (
     TableChanged,
     TableOptions,
     TableUnreachable,
+    decode_sources,
+    encode_sources,
     mismatches,
     one_line,
     other_type,

@@ -11,10 +11,8 @@ from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange, TopicKey
 from reput_client.blocking.bulk import BulkReader
 from reput_client.transport.address import parse_addresses
-from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.ranges import InputPartition, cores, pack
-from reput_pipeline.source.resolve import batch_ranges, narrowed
+from reput_pipeline.source.ranges import InputPartition, Narrowing, batch_ranges, cores, narrowed, pack
 from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options
 
 P = ParamSpec("P")

@@ -18,10 +18,8 @@ from reput_client.arrow.directory_plan import (
     share_of,
 )
 from reput_client.arrow.queues import QueueKey, QueueRange
-from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.ranges import InputPartition, cores, pack
-from reput_pipeline.source.resolve import batch_ranges, narrowed
+from reput_pipeline.source.ranges import InputPartition, Narrowing, batch_ranges, cores, narrowed, pack
 from reput_protocol.record.hashing import index_hash
 
 

@@ -22,10 +22,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange, is_remade
-from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing, narrow
 from reput_pipeline.source.options import arrow_schema, check_schema, parse_source_options
-from reput_pipeline.source.ranges import limited
-from reput_pipeline.source.resolve import starting_offsets, wanted_queues
+from reput_pipeline.source.ranges import (
+    NOTHING_NARROWED,
+    Narrowing,
+    limited,
+    narrow,
+    starting_offsets,
+    wanted_queues,
+)
 from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
 from reput_pipeline.spark.errors import DataLost, note
 from reput_protocol.errors import ReputError
@@ -54,7 +59,7 @@ class PlainReader(DataSourceReader):
         self._narrowing: Narrowing = NOTHING_NARROWED
 
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks. Raises as `offline_plan.plan` and `live_plan.plan_batch`."""
+        """Return the tasks. Raises as `offline.plan` and `live.plan_batch`."""
         if self._options.path is not None:
             from reput_pipeline.source.offline import OfflineStore, plan
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from reput_client.arrow.queues import Unreadable
-    from reput_pipeline.source.narrowing import Narrowing
     from reput_pipeline.source.options import SourceOptions
+    from reput_pipeline.source.ranges import Narrowing
 
 
 _TAGS_MAX: Final = 100

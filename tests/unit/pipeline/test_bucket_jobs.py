@@ -22,9 +22,9 @@ from reput_client.arrow import read_arrow
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.archives.bucket import BucketArchive
 from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
-from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline import OfflineStore, SegmentPartition, plan
 from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.ranges import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.errors import ArchiveInUse, NotAnArchive
 from reput_protocol.exit_codes import ExitCode

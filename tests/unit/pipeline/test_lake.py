@@ -26,9 +26,9 @@ from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.errors import DamagedStore
 from reput_pipeline.lake import copying as copying_module
 from reput_pipeline.lake.copying import Copying, open_table
-from reput_pipeline.lake.sources import OtherSource
 from reput_pipeline.lake.table import (
     LakeTable,
+    OtherSource,
     Progress,
     ProgressMoved,
     SchemaMismatch,

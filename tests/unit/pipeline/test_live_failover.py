@@ -16,8 +16,8 @@ from reput_pipeline.archives.layout import read_schema
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live import LiveCluster, LivePartition
-from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import SourceOptions, parse_source_options
+from reput_pipeline.source.ranges import NOTHING_NARROWED
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pull import QueueBoundsTable

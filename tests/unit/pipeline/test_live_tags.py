@@ -8,8 +8,8 @@ import pytest
 
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.source.live import LivePartition
-from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.ranges import Narrowing
 from reput_pipeline.source.tasks import read_task, with_tags
 from reput_protocol.names import SCHEDULE_TOPIC
 

@@ -14,7 +14,6 @@ import pytest
 
 from reput_broker.store.base.block import Block
 from reput_client.errors import NotAStore
-from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline import (
     OfflineStore,
     QueuePartition,
@@ -24,6 +23,7 @@ from reput_pipeline.source.offline import (
     task_count,
 )
 from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.ranges import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.errors import DamagedStore, DataLost, NoSuchTopic
 from reput_pipeline.spark.option_reader import OptionError

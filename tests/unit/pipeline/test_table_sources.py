@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_pipeline.lake.sources import OtherSource, check_source
+from reput_pipeline.lake.table import OtherSource, check_source
 
 KEY = ("orders", "broker-a")
 
