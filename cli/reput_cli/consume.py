@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import anyio
@@ -179,12 +179,8 @@ def command(
         for queue in queues:
             place = (topic, queue.queue_id, queue.broker_name)
             spans[queue] = (start.resolve(admin, *place), end.resolve(admin, *place) if end else None)
-    patient = end is None
-    follower: _Follower | GroupFollower
-    if group is None:
-        follower = _Follower(settings, topic, tag, sql, render, decode, count, patient)
-    else:
-        follower = GroupFollower(settings, topic, group, tag, sql, render, decode, count, patient)
+    reading = settings, topic, tag, sql, render, decode, count, end is None
+    follower = _Follower(*reading) if group is None else _GroupFollower(*reading, group=group)
     if anyio.run(_run_until_interrupted, follower.run, spans):
         raise KeyboardInterrupt
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
@@ -255,8 +251,8 @@ async def _run_until_interrupted(run: Callable[[_Spans], Awaitable[None]], spans
 
 
 @dataclass(slots=True)
-class _Follower:
-    """Reads all queues of a topic concurrently and prints their messages; commits nothing."""
+class _Reading:
+    """What is read, and how it is printed."""
 
     settings: Settings
     topic: str
@@ -268,6 +264,23 @@ class _Follower:
     patient: bool
     """Whether to wait for a broker that is away."""
     has_met_damage: bool = False
+
+    def print_one(self, message: ReceivedMessage) -> None:
+        """Print a message, or report its damage on stderr."""
+        try:
+            _ = message.raw_body  # checks the CRC even if the format does not print the body
+            write_message(self.render(message))
+        except DamagedMessage as error:
+            say(f"{error}; skipped")
+            self.has_met_damage = True
+        if self.remaining is not None:
+            self.remaining -= 1
+
+
+@dataclass(slots=True)
+class _Follower(_Reading):
+    """Reads all queues of a topic concurrently and prints their messages; commits nothing."""
+
     _away: bool = False
 
     async def run(self, spans: _Spans) -> None:
@@ -331,12 +344,9 @@ class _Follower:
 
     def _print(self, batch: _Batch) -> None:
         for message in batch:
-            if not print_message(message, self.render):
-                self.has_met_damage = True
-            if self.remaining is not None:
-                self.remaining -= 1
-                if self.remaining == 0:
-                    return
+            self.print_one(message)
+            if self.remaining == 0:
+                return
 
     async def _wait_for_the_broker(self, error: ReputError) -> None:
         if not self._away and not self.settings.quiet:
@@ -345,33 +355,11 @@ class _Follower:
         await anyio.sleep(_RETRY_S)
 
 
-def print_message(message: ReceivedMessage, render: Callable[[ReceivedMessage], str]) -> bool:
-    """Print a message, or report its damage on stderr; return whether it was undamaged."""
-    try:
-        _ = message.raw_body  # checks the CRC even if the format does not print the body
-        line = render(message)
-    except DamagedMessage as error:
-        say(f"{error}; skipped")
-        return False
-    write_message(line)
-    return True
-
-
 @dataclass(slots=True)
-class GroupFollower:
+class _GroupFollower(_Reading):
     """Prints the messages that this member of a group is assigned; a printed message counts as consumed."""
 
-    settings: Settings
-    topic: str
-    group: str
-    tags: str
-    sql: str | None
-    render: Callable[[ReceivedMessage], str]
-    decode: Decode | None
-    remaining: int | None
-    patient: bool
-    """Whether to wait for a broker that is away."""
-    has_met_damage: bool = False
+    group: str = field(kw_only=True)
 
     async def run(self, spans: Mapping[MessageQueue, tuple[int, int | None]]) -> None:
         """Read the assigned queues from the group's offsets, else from their starts, to their ends."""
@@ -407,11 +395,8 @@ class GroupFollower:
         end = ends.get(message.queue)
         if end is not None and message.queue_offset >= end:
             return  # not done, so that its offset is not committed
-        if not print_message(message, self.render):
-            self.has_met_damage = True
+        self.print_one(message)
         message.ack()
-        if self.remaining is not None:
-            self.remaining -= 1
 
     def _is_over(self, consumer: Consumer, ends: Mapping[MessageQueue, int]) -> bool:
         if self.patient or not consumer.connected:

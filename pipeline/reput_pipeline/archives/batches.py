@@ -20,11 +20,10 @@ from reput_client.arrow.queues import Generations, QueueKey, QueueRange, is_rema
 from reput_pipeline.archives.directory import open_archive
 from reput_pipeline.archives.layout import file_path, file_schema, read_schema, split
 from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveFile
-from reput_pipeline.source.live import LiveCluster, LivePartition, live_partition
-from reput_pipeline.source.offline import OfflineStore, QueuePartition
+from reput_pipeline.source.live import LiveCluster
+from reput_pipeline.source.offline import OfflineStore
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.ranges import (
-    NOTHING_NARROWED,
     Catalog,
     check_named,
     first_offsets,
@@ -33,7 +32,7 @@ from reput_pipeline.source.ranges import (
     resolve,
     wanted_queues,
 )
-from reput_pipeline.source.tasks import read_task
+from reput_pipeline.source.tasks import read_ranges
 from reput_pipeline.spark.errors import BrokerGone, DataLost, NotArchived, RemadeTopic
 from reput_protocol.errors import ReputError
 from reput_protocol.printable import counted
@@ -206,7 +205,7 @@ def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
         while has_more:
             files = _RangeFiles(archive, task, part, written)
             try:
-                for batch in read_task(_partition(task, part), task.options, read_schema(), NOTHING_NARROWED):
+                for batch in read_ranges([part], task.generations, task.options, read_schema()):
                     files.add(batch)
                 yield from files.finish()
             except (OSError, ValueError, pa.ArrowException) as error:
@@ -225,12 +224,6 @@ def _files_max() -> int:
     if limit == resource.RLIM_INFINITY:
         return _FILES_MAX
     return max(_FILES_MIN, min(limit - _FILES_RESERVED, _FILES_MAX))
-
-
-def _partition(task: ArchiveTask, part: QueueRange) -> QueuePartition | LivePartition:
-    if task.options.path is not None:
-        return QueuePartition([part])
-    return live_partition([part], task.generations)
 
 
 class _RangeFiles:

@@ -19,11 +19,10 @@ from reput_client.blocking import Admin
 from reput_pipeline.archives.batches import catalog_of
 from reput_pipeline.jobs.messages import APPLICATION_TOPICS, checked_source, source_arguments
 from reput_pipeline.jobs.run import ArgumentError, JobFailed, JobRun, Outcome, in_process_job, main
-from reput_pipeline.source.live import live_partition
-from reput_pipeline.source.offline import OfflineStore, QueuePartition
+from reput_pipeline.source.offline import OfflineStore
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.ranges import NOTHING_NARROWED, Catalog, wanted_queues
-from reput_pipeline.source.tasks import read_task
+from reput_pipeline.source.ranges import Catalog, wanted_queues
+from reput_pipeline.source.tasks import read_ranges
 from reput_pipeline.spark.option_reader import credentials_for
 from reput_protocol.exit_codes import ExitCode
 
@@ -156,9 +155,7 @@ def _store_times(
 
 
 def _read_times(task: _ReadTask) -> Iterator[tuple[tuple[QueueKey, int], int]]:
-    is_live = task.options.path is None
-    partition = live_partition(task.ranges, {}) if is_live else QueuePartition(list(task.ranges))
-    for batch in read_task(partition, task.options, _SCHEMA, NOTHING_NARROWED):
+    for batch in read_ranges(task.ranges, {}, task.options, _SCHEMA):
         for row in batch.to_pylist():
             queue = QueueKey(row["topic"], row["brokerName"] or "", row["queueId"])
             yield (queue, row["queueOffset"]), round(row["storeTimestamp"].timestamp() * 1000)

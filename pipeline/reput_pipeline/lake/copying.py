@@ -35,11 +35,10 @@ from reput_pipeline.lake.table import (
     check_source,
     sources_of,
 )
-from reput_pipeline.source.live import live_partition
-from reput_pipeline.source.offline import OfflineStore, QueuePartition, SegmentPartition
+from reput_pipeline.source.offline import OfflineStore, SegmentPartition
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.ranges import NOTHING_NARROWED, Catalog, limited, wanted_queues
-from reput_pipeline.source.tasks import read_task
+from reput_pipeline.source.tasks import read_ranges, read_task
 
 COMMIT_ATTEMPTS: Final = 10
 """Commits of a batch that other commits may reject, such as those that merge files."""
@@ -273,15 +272,13 @@ def _messages(
     """Yield the messages of ranges, of a directory in the order of its log if most of the log is wanted."""
     if not ranges:
         return
-    if not isinstance(catalog, OfflineStore):
-        yield from read_task(live_partition(ranges, catalog.generations), options, schema, NOTHING_NARROWED)
-        return
-    parts = [located(catalog, part) for part in ranges]
-    if is_sequential(catalog, parts, all_tags=options.tag_filter.matches_all):
-        partition: QueuePartition | SegmentPartition = SegmentPartition(log_files(catalog, parts), parts)
-    else:
-        partition = QueuePartition(ranges)
-    yield from read_task(partition, options, schema, NOTHING_NARROWED)
+    if isinstance(catalog, OfflineStore):
+        parts = [located(catalog, part) for part in ranges]
+        if is_sequential(catalog, parts, all_tags=options.tag_filter.matches_all):
+            in_log = SegmentPartition(log_files(catalog, parts), parts)
+            yield from read_task(in_log, options, schema, NOTHING_NARROWED)
+            return
+    yield from read_ranges(ranges, catalog.generations, options, schema)
 
 
 class Stopping:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reput_client.arrow.directory_reading import DirectoryReading
+from reput_client.arrow.queues import Generations, QueueRange
 from reput_client.arrow.topic_reading import TopicReading
-from reput_pipeline.source.live import LivePartition, attempts_of, connect
+from reput_pipeline.source.live import LivePartition, attempts_of, connect, live_partition
 from reput_pipeline.source.offline import QueuePartition, RecordsPartition, SegmentPartition
 from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.ranges import NOTHING_NARROWED, Narrowing
 from reput_pipeline.spark.errors import DamagedStore, DataLost, note
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import ALL, TagFilter
@@ -23,12 +25,21 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from reput_client.arrow.queues import Unreadable
-    from reput_pipeline.source.options import SourceOptions
-    from reput_pipeline.source.ranges import Narrowing
-
 
 _TAGS_MAX: Final = 100
 """With more tags, all messages are fetched and Spark filters them."""
+
+
+def read_ranges(
+    ranges: Sequence[QueueRange], generations: Generations, options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of ranges. Raises as `read_task`.
+
+    Args:
+        generations: of the ranges' topics, if known; a store directory needs none.
+    """
+    partition = live_partition(ranges, generations) if options.path is None else QueuePartition(list(ranges))
+    return read_task(partition, options, schema, NOTHING_NARROWED)
 
 
 def read_task(
