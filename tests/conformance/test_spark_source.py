@@ -26,7 +26,7 @@ def rows_of(path: Path, **given: str) -> list[dict[str, Any]]:
     from reput_pipeline.source.options import parse_source_options
     from reput_pipeline.source.ranges import NOTHING_NARROWED
     from reput_pipeline.source.tasks import read_task
-    from support.pipeline_schemas import arrow_schema_of
+    from support.pipeline_jobs import arrow_schema_of
 
     every = {"path": str(path), "subscribePattern": ".*", "includeSystemTopics": "true"}
     options = parse_source_options({**every, **given}, streaming=False)

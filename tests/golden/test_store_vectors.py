@@ -7,7 +7,7 @@ import pytest
 from reput_protocol.kernel.records import patch_block
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.client_batch import BatchItem, decode_batch, encode_batch
-from reput_protocol.record.hashing import index_hash, java_hash, tags_code
+from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.host import Host
 from reput_protocol.record.layout import crc31, encode_blank
 from reput_protocol.record.message_id import decode_offset_message_id, offset_message_id
@@ -34,29 +34,6 @@ V1_BYTES = bytes.fromhex(
     "09 546f70696354657374 0015 544147530154616741024b455953014b31204b3202"
 )
 V1_CRC_UNIT = bytes.fromhex("5f5f43524333322301 34323938313930383831 02")
-
-
-@pytest.mark.parametrize(
-    ("text", "value", "positive"),
-    [
-        ("", 0, 0),
-        ("a", 97, 97),
-        ("TagA", 2598919, 2598919),
-        ("TagB", 2598920, 2598920),
-        ("AaAa", 2031744, 2031744),
-        ("BBBB", 2031744, 2031744),
-        ("order-created", -392709271, 392709271),
-        ("polygenelubricants", -2147483648, 0),
-        ("\U0001f600", 1772899, 1772899),
-        ("T\U0001f600", 1853623, 1853623),
-        ("订单", 1129459, 1129459),
-        ("TopicTest#K1", 2745032, 2745032),
-        ("TopicTest#C0A8000A00002A9F0000000000000001", -2030518284, 2030518284),
-    ],
-)
-def test_hashes(text: str, value: int, positive: int) -> None:
-    assert java_hash(text) == tags_code(text) == value
-    assert index_hash(text) == positive
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from support.raw_client import RawClient
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-schemas = import_module("support.pipeline_schemas")
+schemas = import_module("support.pipeline_jobs")
 live_plan = import_module("reput_pipeline.source.live")
 tasks = import_module("reput_pipeline.source.tasks")
 

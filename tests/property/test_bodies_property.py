@@ -59,7 +59,7 @@ from reput_protocol.errors import BodyMalformed
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType
-from support.typed_headers import typed_headers
+from support.typed_requests import typed_headers
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)

@@ -32,7 +32,7 @@ from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 from support.raw_client import TIMEOUT_S, RawClient
-from support.typed_headers import code_of
+from support.typed_requests import code_of
 
 
 class GroupClient(RawClient):

@@ -1,4 +1,4 @@
-"""Run jobs in the session of the tests."""
+"""Run jobs in the session of the tests; the schemas of a query without a session."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from pyspark.sql.types import StructType
 
 from reput_pipeline.jobs.run import run_job
+from reput_pipeline.source.options import SourceOptions, arrow_schema, spark_schema
 
 
 class Ran(NamedTuple):
@@ -39,3 +41,13 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
         return Ran(code, result, lines[:-1], captured.err)
 
     return run
+
+
+def spark_schema_of(options: SourceOptions) -> StructType:
+    """What `DataSource.schema` returns."""
+    return spark_schema(options.all_columns, options.select)
+
+
+def arrow_schema_of(options: SourceOptions) -> Any:
+    """What the batches of a query have to have."""
+    return arrow_schema(spark_schema_of(options))

@@ -5,14 +5,19 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import fields
 
-from reput_protocol.codes import TransactionState
+import reput_protocol.commands
+from reput_protocol.codes import RequestCode, TransactionState
 from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.request import RequestType
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.names import Names
 from reput_protocol.wire.header import Value
 
@@ -70,3 +75,17 @@ def _plain(hint: Any, name_of: NameOf, path: tuple[str, ...]) -> Any:
         return _TEXTS.get(path[-1], "x")
     plain: dict[Any, Any] = {bool: False, int: _NUMBERS.get(path[-1], 0), float: 0.0}
     return plain.get(hint)
+
+
+def typed_headers() -> list[type[CommandHeader]]:
+    for module in iter_modules(reput_protocol.commands.__path__, "reput_protocol.commands."):
+        import_module(module.name)
+    found = CommandHeader.__subclasses__()
+    for kind in found:
+        found += kind.__subclasses__()
+    return [kind for kind in found if kind.__module__.startswith("reput_protocol.")]
+
+
+def code_of(header: type[CommandHeader]) -> RequestCode:
+    """Return the first request in the table that has a header."""
+    return next(row.code for row in REQUESTS.values() if row.header is header)

@@ -28,7 +28,7 @@ from reput_pipeline.source.ranges import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.errors import ArchiveInUse, NotAnArchive
 from reput_protocol.exit_codes import ExitCode
-from support import pipeline_schemas
+from support import pipeline_jobs
 from support.broker_process import free_port
 from support.lossy_proxy import LossyProxy
 from support.object_store import BUCKET, ObjectStore, object_store
@@ -91,7 +91,7 @@ def test_the_source_of_spark_reads_a_bucket_in_the_order_of_its_log(
         partitions = plan(store, options, narrowing)
     assert len(partitions) == 3
     assert all(isinstance(partition, SegmentPartition) for partition in partitions)
-    schema = pipeline_schemas.arrow_schema_of(options)
+    schema = pipeline_jobs.arrow_schema_of(options)
     rows = [
         row
         for partition in partitions

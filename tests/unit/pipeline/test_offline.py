@@ -34,7 +34,7 @@ from support.store_samples import MESSAGES, copied, hashes, records_of
 from support.stores import BORN_HOST, T0, FakeClock, dispatch_all, flip_bit, opened, small_options
 
 pa = pytest.importorskip("pyarrow")
-schemas = import_module("support.pipeline_schemas")
+schemas = import_module("support.pipeline_jobs")
 
 ALL = "T"
 

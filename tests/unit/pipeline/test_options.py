@@ -14,7 +14,7 @@ from reput_pipeline.source.bounds import EARLIEST, GROUP, LATEST
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.names import SYSTEM_TOPICS
-from support.pipeline_schemas import spark_schema_of
+from support.pipeline_jobs import spark_schema_of
 
 LIVE = {"nameServer": "127.0.0.1:10911", "subscribe": "t"}
 

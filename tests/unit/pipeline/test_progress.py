@@ -20,7 +20,7 @@ from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.progress import GroupProgress, Lag, QueryLag
 from reput_pipeline.source.query_metrics import QueryMetrics
 from reput_pipeline.source.readers import FilteringReader
-from support.pipeline_schemas import spark_schema_of
+from support.pipeline_jobs import spark_schema_of
 
 ENDS = {"version": 2, "topics": {"t": {"broker-a": {"0": 4, "1": 8}}}}
 

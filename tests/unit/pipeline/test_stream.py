@@ -19,7 +19,7 @@ from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.readers import ReputStreamReader
 from reput_pipeline.spark.errors import DataLost
 from reput_pipeline.spark.option_reader import OptionError
-from support.pipeline_schemas import spark_schema_of
+from support.pipeline_jobs import spark_schema_of
 
 LIVE = {"nameServer": "127.0.0.1:1", "subscribePattern": "t.*"}
 

@@ -18,7 +18,7 @@ from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.commands.table import NOT_SERVED, REQUESTS, why_not_served
 from reput_protocol.names import Names
 from reput_protocol.rights import Right
-from support.typed_headers import typed_headers
+from support.typed_requests import typed_headers
 
 TOPICS: Final = {Names.TOPIC, Names.TOPICS, Names.POPPED_TOPIC}
 GROUPS: Final = {Names.GROUP, Names.GROUPS}

@@ -16,7 +16,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType, Value
 from support.broker_bench import BenchClient, broker_bench
-from support.typed_headers import typed_headers
+from support.typed_requests import typed_headers
 
 ODD: dict[HeaderType, list[Value]] = {
     HeaderType.MSGPACK: [math.inf, -math.inf, math.nan, 1e300, 1.5, True, None, 2**63 - 1, 2**64 - 1, -(2**63), -1],

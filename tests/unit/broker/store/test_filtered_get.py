@@ -17,9 +17,18 @@ from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
-from support.gets import numbers, outline, store_of_25
 from support.inside import log_of, queue_of
-from support.stores import PLENTY, dispatch_all, flip_bit, opened, put, small_options
+from support.stores import (
+    PLENTY,
+    dispatch_all,
+    flip_bit,
+    numbers,
+    opened,
+    outline,
+    put,
+    small_options,
+    store_of_25,
+)
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from reput_broker.store.base.results import GetMessageResult, GetStatus, Transfe
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.filter.tags import TagFilter
-from support.gets import numbers, outline, store_of_25
 from support.inside import log_of, queue_of
-from support.stores import PLENTY, dispatch_all, opened, put, small_options
+from support.stores import PLENTY, dispatch_all, numbers, opened, outline, put, small_options, store_of_25
 
 
 @pytest.fixture

@@ -1,22 +1,25 @@
-"""What a proxy process tells its broker: short lines, whatever clients send, which no call waits for."""
+"""What a proxy process tells its broker, in short lines that no call waits for, and the TLS of connections to it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from reput_protocol.proxy_process import LINE_BYTES_MAX, ProxyReport, ProxySpan, ProxySpans
+from reput_protocol.proxy_process import LINE_BYTES_MAX, ProxyReport, ProxySpan, ProxySpans, ProxyTask
 from reput_proxy import __main__ as process
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.__main__ import EndedSpans, tell_log
+from reput_proxy.__main__ import EndedSpans, _tls, tell_log
 from reput_proxy.rejections import Code
 from reput_proxy.spans import Spans
+from support.tls_files import TlsFiles, make_tls_files, server_context
 
 PIPE_BUF = 4_096
 
@@ -127,3 +130,53 @@ def test_calls_go_on_while_the_broker_does_not_read_and_the_oldest_spans_are_dro
     assert numbers[-1_000:] == [*range(2_000, 3_000)]
     dropped = sum(msgspec.json.decode(line)["dropped"] for line in broker.lines)
     assert 0 < dropped == 3_000 - len(numbers)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> TlsFiles:
+    return make_tls_files(tmp_path)
+
+
+def context_of(pin: Path) -> ssl.SSLContext:
+    tls = _tls(ProxyTask(server="a:1", host="", port=1, drain_s=0, server_tls=True, server_pin=str(pin)))
+    assert tls is not None
+    return tls.context()
+
+
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Have them make a connection; raises SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="another-name"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while ends:
+        for end in list(ends):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            ends.remove(end)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", " \n\n"])
+def test_the_end_of_the_file_does_not_matter(files: TlsFiles, tmp_path: Path, end: str) -> None:
+    pin = tmp_path / "pin.pem"
+    pin.write_text(files.broker.read_text().rstrip() + end)
+    shake_hands(context_of(pin), server_context(files.broker))
+
+
+def test_another_certificate_of_the_same_authority_is_not_trusted(files: TlsFiles, tmp_path: Path) -> None:
+    """Also if the file has the authority's certificate after the broker's."""
+    pin = tmp_path / "pin.pem"
+    pin.write_text(files.broker.read_text() + files.ca.read_text())
+    shake_hands(context_of(pin), server_context(files.broker))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(context_of(pin), server_context(files.client))
+
+
+def test_a_file_without_a_certificate_is_reported(tmp_path: Path) -> None:
+    pin = tmp_path / "pin.pem"
+    pin.write_text("no certificate")
+    with pytest.raises(ValueError, match=r"pin\.pem"):
+        context_of(pin)
