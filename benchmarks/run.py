@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count as numbers_from
 
-from echo_client import EchoClient
 from reput_cli.bench_clients import BenchPlan, ClientResult, Payloads, host_facts, run_consumer, run_producer
 from reput_client import Ack
 from reput_client.blocking import Admin
+from reput_protocol.codes import AckLevel, RequestCode
+from reput_protocol.commands.send import PutMessageHeader
+from reput_protocol.record.message import Message
+from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import Header, HeaderType
 from servers import RunningBroker, broker, echo_server
 from tables import NOISY_SPREAD, aligned, figure, spread_of
 
@@ -28,75 +35,7 @@ QUEUES = (0, 1, 2, 3)
 FILE_MIB = 16
 _DISPATCH_S = 10.0
 _topics = numbers_from(1)
-
-
-@dataclass
-class Row:
-    """A line of the table: medians over the rounds, and the median of their ratios."""
-
-    measure: str
-    unit: str
-    reput: float
-    baseline: float | None = None
-    """The echo server's figure, or that of `baseline_is`."""
-    baseline_is: str = "echo"
-    ratio: float | None = None
-    spread: float | None = None
-    """The range of Reput's figures over the rounds, as a share of their median."""
-    facts: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of_pairs(cls, measure: str, unit: str, pairs: list[tuple[float, float]]) -> Row:
-        """Return the row for rounds, each with a figure of Reput and one of the baseline."""
-        ours, theirs = zip(*pairs, strict=True)
-        ratio = statistics.median(a / b for a, b in pairs)
-        return cls(
-            measure,
-            unit,
-            round(statistics.median(ours), 1),
-            round(statistics.median(theirs), 1),
-            ratio=round(ratio, 2),
-            spread=round(spread_of(ours), 2),
-        )
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row's cells as text."""
-        baseline = "" if self.baseline is None else figure(self.baseline)
-        notes = (
-            []
-            if self.baseline is None or self.baseline_is == "echo"
-            else [f"compared with {self.baseline_is}"]
-        )
-        if self.spread is not None and self.spread > NOISY_SPREAD:
-            notes.append("noisy")
-        notes += [f"{name} {figure(value)}" for name, value in self.facts.items()]
-        return (
-            self.measure,
-            self.unit,
-            figure(self.reput),
-            baseline,
-            "" if self.ratio is None else f"{self.ratio:.2f}",
-            "" if self.spread is None else f"{self.spread:.0%}",
-            ", ".join(notes),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """The two servers that are compared. Both run all the time; only one is busy at a time."""
-
-    server: RunningBroker
-    echo: EchoClient
-    rounds: int
-    scale: float
-
-    def pairs(self, measure: Callable[[str], tuple[float, float]]) -> list[tuple[float, float]]:
-        """Run the rounds, each with a new topic."""
-        return [measure(new_topic(self.server)) for _ in range(self.rounds)]
-
-    def blocks(self, full: int) -> int:
-        """Return the number of messages to send: a share of `full`, in whole blocks."""
-        return max(1, int(full * self.scale) // BATCH) * BATCH
+_READ_BYTES = 1 << 18
 
 
 def main() -> None:
@@ -362,6 +301,151 @@ ALONE: dict[str, Callable[[int, float], Row]] = {
     "idle": idle,
     "memory": memory,
 }
+
+
+@dataclass
+class Row:
+    """A line of the table: medians over the rounds, and the median of their ratios."""
+
+    measure: str
+    unit: str
+    reput: float
+    baseline: float | None = None
+    """The echo server's figure, or that of `baseline_is`."""
+    baseline_is: str = "echo"
+    ratio: float | None = None
+    spread: float | None = None
+    """The range of Reput's figures over the rounds, as a share of their median."""
+    facts: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_pairs(cls, measure: str, unit: str, pairs: list[tuple[float, float]]) -> Row:
+        """Return the row for rounds, each with a figure of Reput and one of the baseline."""
+        ours, theirs = zip(*pairs, strict=True)
+        ratio = statistics.median(a / b for a, b in pairs)
+        return cls(
+            measure,
+            unit,
+            round(statistics.median(ours), 1),
+            round(statistics.median(theirs), 1),
+            ratio=round(ratio, 2),
+            spread=round(spread_of(ours), 2),
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row's cells as text."""
+        baseline = "" if self.baseline is None else figure(self.baseline)
+        notes = (
+            []
+            if self.baseline is None or self.baseline_is == "echo"
+            else [f"compared with {self.baseline_is}"]
+        )
+        if self.spread is not None and self.spread > NOISY_SPREAD:
+            notes.append("noisy")
+        notes += [f"{name} {figure(value)}" for name, value in self.facts.items()]
+        return (
+            self.measure,
+            self.unit,
+            figure(self.reput),
+            baseline,
+            "" if self.ratio is None else f"{self.ratio:.2f}",
+            "" if self.spread is None else f"{self.spread:.0%}",
+            ", ".join(notes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The two servers that are compared. Both run all the time; only one is busy at a time."""
+
+    server: RunningBroker
+    echo: EchoClient
+    rounds: int
+    scale: float
+
+    def pairs(self, measure: Callable[[str], tuple[float, float]]) -> list[tuple[float, float]]:
+        """Run the rounds, each with a new topic."""
+        return [measure(new_topic(self.server)) for _ in range(self.rounds)]
+
+    def blocks(self, full: int) -> int:
+        """Return the number of messages to send: a share of `full`, in whole blocks."""
+        return max(1, int(full * self.scale) // BATCH) * BATCH
+
+
+class EchoClient:
+    """Sends the frames of a producer to the echo server and reads them back.
+
+    Messages are built, encoded and framed within the measured time, as a producer does; the answer is the frame itself
+    instead of a receipt.
+    """
+
+    def __init__(self, address: str, topic: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._topic = topic
+        self._opaque = 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def frame(self, messages: list[Message], ack: str) -> bytes:
+        """Return the PutMessage frame that a producer would send."""
+        self._opaque += 1
+        block = encode_put_block(
+            messages, topic=self._topic, queue_id=0, born_timestamp_ms=time.time_ns() // 1_000_000
+        )
+        header = PutMessageHeader(self._topic, 0, len(messages), AckLevel(ack))
+        ext = header.to_ext(HeaderType.MSGPACK)
+        return encode_frame(Header(RequestCode.PUT_MESSAGE, self._opaque, ext=ext), HeaderType.MSGPACK, block)
+
+    def one_in_flight(self, payloads: Payloads, count: int) -> list[float]:
+        """Send one frame after the other; return the seconds of each round trip."""
+        latencies = []
+        for number in range(count):
+            started_at = time.perf_counter()
+            frame = self.frame([Message(self._topic, payloads.make(number), tag="bench")], "page_cache")
+            self._socket.sendall(frame)
+            self._read(len(frame))
+            latencies.append(time.perf_counter() - started_at)
+        return latencies
+
+    def pipelined(self, payloads: Payloads, count: int, in_flight: int, batch: int) -> float:
+        """Keep `in_flight` frames of `batch` messages in flight; return messages per second."""
+        started_at = time.perf_counter()
+        for start in range(0, count, in_flight * batch):
+            frames = [
+                self.frame(
+                    [
+                        Message(self._topic, payloads.make(n), tag="bench")
+                        for n in range(first, first + batch)
+                    ],
+                    "page_cache",
+                )
+                for first in range(start, min(start + in_flight * batch, count), batch)
+            ]
+            self._exchange(b"".join(frames))
+        return count / (time.perf_counter() - started_at)
+
+    def _exchange(self, data: bytes) -> None:
+        """Send and read alternately, because the socket buffers do not hold everything."""
+        self._socket.setblocking(False)
+        sent = received = 0
+        view = memoryview(data)
+        while received < len(data):
+            if sent < len(data):
+                with suppress(BlockingIOError):
+                    sent += self._socket.send(view[sent : sent + _READ_BYTES])
+            try:
+                received += len(self._socket.recv(_READ_BYTES))
+            except BlockingIOError:
+                continue
+        self._socket.setblocking(True)
+
+    def _read(self, count: int) -> None:
+        while count:
+            count -= len(self._socket.recv(min(count, _READ_BYTES)))
 
 
 if __name__ == "__main__":

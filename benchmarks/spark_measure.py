@@ -6,21 +6,75 @@ both sides; a ratio that varies by more than a fifth between rounds is marked.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
-
-from spark_processes import WorkerMemory, cpu_s, own_cpu_s
 
 NOISY = 0.2
 Counted = int | Callable[[], int]
 """The number of rows seen, or a function that returns it outside of the measured time."""
 Way = Callable[[], Counted]
 """Runs once, and returns the rows that it has seen."""
+_TICK = os.sysconf("SC_CLK_TCK")
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+def descendants(pid: int, but: int = 0) -> Iterator[int]:
+    """Yield all descendants of a process, without `but` and its descendants."""
+    with contextlib.suppress(*_GONE):
+        for task in list(Path(f"/proc/{pid}/task").glob("*/children")):
+            for child in map(int, task.read_text().split()):
+                if child != but:
+                    yield child
+                    yield from descendants(child, but)
+
+
+def cpu_s(but: int = 0) -> float:
+    """Return the CPU seconds of this process's descendants, including those that have ended, without child `but`."""
+    total = 0
+    for pid in descendants(os.getpid(), but):
+        with contextlib.suppress(*_GONE):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(int(fields[index]) for index in (11, 12, 13, 14))
+    return total / _TICK
+
+
+def own_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of one process; 0 for the number 0."""
+    if not pid:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+class WorkerMemory:
+    """The highest private memory (RssAnon) seen in a Python worker of Spark."""
+
+    def __init__(self) -> None:
+        self.most_mib = 0.0
+
+    def update(self) -> None:
+        """Measure the current workers."""
+        found = []
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(*_GONE):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"pyspark.worker" in command:  # of whichever daemon
+                    found.append(_rss_anon_mib(pid))
+        self.most_mib = max([self.most_mib, *found])
+
+
+def _rss_anon_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 class LostRows(Exception):

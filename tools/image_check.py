@@ -1,11 +1,11 @@
 """`make image-check`: build the image, run it as a container, and check it.
 
 Uses docker or podman if a daemon answers and the base image can be pulled; otherwise buildah, unshare and, for the base
-image, a replacement (`stand_in_base.py`). The container runs as 10001:10001 with a read-only root and no capabilities.
-It must become healthy, refuse requests without a user, store messages and return them, exit with 0 on SIGTERM, and have
+image, a replacement of debootstrap's. The container runs as 10001:10001 with a read-only root and no capabilities. It
+must become healthy, refuse requests without a user, store messages and return them, exit with 0 on SIGTERM, and have
 the messages again in a new container on the same volume, which has TLS as docs/security.md sets it up. The compose
 files are checked too. Prints each step, and at the end what could not be run. With `--spark` the target `spark` is
-built as well, and archives a topic (`image_spark.py`).
+built as well, and archives a topic twice in a container that is confined like the broker's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,10 @@ from image_engines import (
     EngineError,
     run,
 )
-from image_spark import check_spark_image
+from reput_broker import BrokerConfig
+from reput_broker.background import BackgroundBroker
 from reput_client import TLS, PermissionDenied, TlsRefused
 from reput_client.blocking import Credentials, Message, Producer, PullConsumer
-from stand_in_base import make_stand_in
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DIRECTORY = REPOSITORY / "build" / "image-check"
@@ -57,6 +57,10 @@ NEEDED = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
 }
+MESSAGES = 5_000
+JOB_DEADLINE_S = 300.0
+_LINES = [f"line {number} ".encode() * 20 for number in range(MESSAGES)]
+PACKAGES = "ca-certificates,python3,python3-dev,python3-pip,python3-venv"
 
 
 def main() -> int:
@@ -396,6 +400,91 @@ def _finish(not_run: list[str], status: int) -> int:
     }
     print(verdicts[status], flush=True)
     return status
+
+
+def check_spark_image(engine: Engine, repository: Path, base: str) -> Iterator[str]:
+    """Build the target and archive a topic twice; yields the steps that have passed.
+
+    Raises:
+        CheckFailed: a job did not exit with 0, or did not copy all messages.
+        EngineError: the target could not be built or started.
+    """
+    started_at = time.monotonic()
+    engine.build(repository, base, "spark")
+    yield f"the target `spark` built with {engine.name} in {time.monotonic() - started_at:.0f} s"
+    with tempfile.TemporaryDirectory(prefix="reput-image-check-") as directory:
+        broker = BackgroundBroker(BrokerConfig(data_dir=Path(directory) / "store", port=0, http_port=None))
+        broker.start()
+        try:
+            with Producer(broker.address, group="image-check") as producer:
+                producer.send_many(TOPIC, _LINES)
+            first, second = (_archive(engine, broker.address) for _ in range(2))
+        finally:
+            broker.stop()
+    if first["rows_in_archive"] != MESSAGES or (second["batches"], second["rows_in_archive"]) != (
+        0,
+        MESSAGES,
+    ):
+        raise CheckFailed(f"{MESSAGES} messages archived twice gave {first}, then {second}")
+    yield f"{MESSAGES} messages archived by a container of it, none again by a second on the same volume"
+
+
+def _archive(engine: Engine, address: str) -> dict[str, Any]:
+    """Run the archive job in a new container and return its last line."""
+    arguments = ["pipeline", "archive", "--server", address, "--topic", TOPIC, "--to", "/archive"]
+    container = engine.start({}, [], [*arguments, "--master", "local[2]"])
+    try:
+        status = container.wait(JOB_DEADLINE_S)
+        log = container.log()
+    finally:
+        container.kill()
+    if status != 0:
+        raise CheckFailed(f"the archive job ended with {status}\n{log[-3000:]}")
+    said: dict[str, Any] = json.loads([line for line in log.splitlines() if line.startswith("{")][-1])
+    return said
+
+
+def make_stand_in(directory: Path, base: str) -> Path:
+    """Return the packed root file system that replaces `base`; it is made in `directory` unless it exists.
+
+    A minimal Debian with Python, with the paths of the official Python images. That checks the Dockerfile's steps, the
+    user, the files and the entrypoint, but not the published base image.
+
+    Args:
+        base: the name of an official Python image on Debian, such as python:3.11.13-slim-bookworm.
+
+    Raises:
+        EngineError: debootstrap failed, or its Python does not have the version in the name.
+    """
+    version, _, suite = base.partition(":")[2].partition("-slim-")
+    version = ".".join(version.split(".")[:2])  # Debian's has another patch version
+    packed = directory / f"stand-in-{version}-{suite}.tar"
+    if packed.exists():
+        return packed
+    root = directory / "stand-in"
+    shutil.rmtree(root, ignore_errors=True)
+    print(f"  making a stand-in for {base} with debootstrap, a minute or two", flush=True)
+    run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, str(root), apt_mirror(suite)])
+    try:
+        if not (root / f"usr/bin/python{version}").exists():
+            raise EngineError(f"Debian {suite} has no Python {version}; the stand-in cannot be made")
+        for name in ("python", "python3"):
+            (root / "usr/local/bin" / name).symlink_to(f"/usr/bin/python{version}")
+        partial = packed.with_suffix(".partial")
+        run(["tar", "--create", "--numeric-owner", "--directory", str(root), "--file", str(partial), "."])
+        partial.rename(packed)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return packed
+
+
+def apt_mirror(suite: str) -> str:
+    """Return the address of apt's mirror for `suite`; raises EngineError if there is none."""
+    for line in run(["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)"]).splitlines():
+        codename, _, address = line.partition(" ")
+        if codename == suite and address:
+            return address.strip()
+    raise EngineError(f"apt knows no mirror for Debian {suite}; on this machine no stand-in can be made")
 
 
 if __name__ == "__main__":

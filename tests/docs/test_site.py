@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import docs_site
-from docs_home import SECTIONS, home_page
+from docs_site import SECTIONS, home_page
 
 README = (docs_site.ROOT / "README.md").read_text(encoding="utf-8")
 
