@@ -9,7 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -26,12 +26,11 @@ from reput_cli.bench_clients import (
 )
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
-from reput_cli.options import DURATION, SIZE, Settings, shared_options
+from reput_cli.options import DURATION, SIZE, Settings, added, shared_options
 from reput_cli.output import Printer
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _Work = tuple[Callable[[BenchPlan, int], ClientResult], BenchPlan, int]
 _DEFAULT_TOPIC = "reput-bench"
 _SPAWN = multiprocessing.get_context("spawn")
@@ -45,65 +44,54 @@ def command() -> None:
     """
 
 
-def _bench_options(function: _Command) -> _Command:
-    options = [
-        click.option(
-            "--topic",
-            type=TOPIC,
-            default=_DEFAULT_TOPIC,
-            show_default=True,
-            help="Created with 4 queues if missing.",
-        ),
-        click.option(
-            "--msgs",
-            type=click.IntRange(min=1),
-            default=100_000,
-            show_default=True,
-            help="Total of all clients.",
-        ),
-        click.option("--size", type=SIZE, default="1KiB", show_default=True, help="Size of a body."),
-        click.option(
-            "--clients", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes."
-        ),
-        click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Append a row to this file."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return shared_options(function)
-
-
-def _produce_options(function: _Command) -> _Command:
-    acks = click.Choice(["page_cache", "flushed", "replicated"])
-    options = [
-        click.option("--ack", type=acks, default="flushed", show_default=True),
-        click.option(
-            "--inflight",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Sends without a response yet.",
-        ),
-        click.option(
-            "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages per send."
-        ),
-        click.option("--many", is_flag=True, help="Send bodies with send_many, in blocks of --batch."),
-        click.option(
-            "--rate",
-            type=click.FloatRange(min=0, min_open=True),
-            help="Messages per second and client; latency counts from the intended send time.",
-        ),
-        click.option("--duration", type=DURATION, help="Stop after this time, even before --msgs."),
-        click.option(
-            "--warmup",
-            type=click.IntRange(min=0),
-            default=1_000,
-            show_default=True,
-            help="Messages sent before the measurement.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+_bench_options = added(
+    shared_options,
+    click.option(
+        "--topic",
+        type=TOPIC,
+        default=_DEFAULT_TOPIC,
+        show_default=True,
+        help="Created with 4 queues if missing.",
+    ),
+    click.option(
+        "--msgs", type=click.IntRange(min=1), default=100_000, show_default=True, help="Total of all clients."
+    ),
+    click.option("--size", type=SIZE, default="1KiB", show_default=True, help="Size of a body."),
+    click.option("--clients", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes."),
+    click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Append a row to this file."),
+)
+_produce_options = added(
+    click.option(
+        "--ack",
+        type=click.Choice(["page_cache", "flushed", "replicated"]),
+        default="flushed",
+        show_default=True,
+    ),
+    click.option(
+        "--inflight",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Sends without a response yet.",
+    ),
+    click.option(
+        "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages per send."
+    ),
+    click.option("--many", is_flag=True, help="Send bodies with send_many, in blocks of --batch."),
+    click.option(
+        "--rate",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Messages per second and client; latency counts from the intended send time.",
+    ),
+    click.option("--duration", type=DURATION, help="Stop after this time, even before --msgs."),
+    click.option(
+        "--warmup",
+        type=click.IntRange(min=0),
+        default=1_000,
+        show_default=True,
+        help="Messages sent before the measurement.",
+    ),
+)
 
 
 @command.command()

@@ -182,28 +182,6 @@ def _quoted(text: str) -> str:
     return json.dumps(text)  # a JSON string is a TOML string
 
 
-def tls_options(
-    command: _Command, option: Callable[..., Callable[[_Command], _Command]] = click.option
-) -> _Command:
-    """Add the options; the command receives them as arguments with the names of `TLS_KEYS`.
-
-    Args:
-        option: makes the decorator of one.
-    """
-    options = [
-        option("--tls", is_flag=True, help="Connect with TLS; implied by the other options of TLS."),
-        option("--tls-ca", metavar="FILE", help="Authorities to trust, in PEM.  [default: the system's]"),
-        option("--tls-cert", metavar="FILE", help="Certificate to present to the broker, in PEM."),
-        option("--tls-key", metavar="FILE", help="Its key, if it is not in the same file."),
-        option(
-            "--tls-server-name", metavar="NAME", help="Name in the broker's certificate, if not its address."
-        ),
-    ]
-    for add in reversed(options):
-        command = add(command)
-    return command
-
-
 def tls_of(given: Mapping[str, Any], context: Mapping[str, str]) -> TLS | None:
     """Return how to encrypt; None for not at all.
 

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from reput_cli.completion import CONTEXT
-from reput_cli.connection import load_contexts, save_contexts, tls_of, tls_options
+from reput_cli.connection import load_contexts, save_contexts, tls_of
 from reput_cli.failures import CommandFailed
-from reput_cli.options import ServerType, Settings, output_options
+from reput_cli.options import ServerType, Settings, output_options, tls_options
 from reput_cli.output import Printer
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.quantities import parse_duration
@@ -33,7 +33,7 @@ def command() -> None:
 @click.option("--timeout", metavar="DURATION", help="Longest wait for a response, such as 10s.")
 @click.option("--user", metavar="NAME", help="Sign the requests as this user.")
 @click.option("--secret-file", metavar="FILE", help="File with the secret of the user.")
-@tls_options
+@tls_options()
 @output_options
 def add(
     settings: Settings,

@@ -13,14 +13,7 @@ import click
 from typing_extensions import override
 
 from reput_cli.completion import CONTEXT, TOPIC
-from reput_cli.connection import (
-    DEFAULT_SERVER,
-    TLS_KEYS,
-    chosen_server,
-    put_user_into_environment,
-    tls_of,
-    tls_options,
-)
+from reput_cli.connection import DEFAULT_SERVER, TLS_KEYS, chosen_server, put_user_into_environment, tls_of
 from reput_cli.failures import CommandFailed, Verbosity
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable
@@ -145,48 +138,62 @@ broker_option = click.option(
 )
 
 
-def waiting_message_options(unique_id: str) -> Callable[[_Command], _Command]:
-    """Add `--topic`, `--key` and `--count`, which choose among messages that wait in the broker.
-
-    Args:
-        unique_id: the command's name for the id of a message, by which `--key` finds it too.
-    """
+def added(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options, which the help lists in this order."""
 
     def add(command: _Command) -> _Command:
-        for option in (
-            click.option(
-                "-n",
-                "--count",
-                type=click.IntRange(1, 1_000_000),
-                default=100,
-                show_default=True,
-                help="At most this many.",
-            ),
-            click.option("-k", "--key", help=f"Only messages with this key or {unique_id}."),
-            click.option("-t", "--topic", type=TOPIC, help="Only messages for this topic."),
-        ):
+        for option in reversed(options):
             command = option(command)
         return command
 
     return add
 
 
-def sent_message_options(command: _Command) -> _Command:
-    """Add `--key`, `--tag` and `--property` of a message to send; `properties_of` reads the last."""
-    for option in (
+def waiting_message_options(unique_id: str) -> Callable[[_Command], _Command]:
+    """Add `--topic`, `--key` and `--count`, which choose among messages that wait in the broker.
+
+    Args:
+        unique_id: the command's name for the id of a message, by which `--key` finds it too.
+    """
+    return added(
+        click.option("-t", "--topic", type=TOPIC, help="Only messages for this topic."),
+        click.option("-k", "--key", help=f"Only messages with this key or {unique_id}."),
         click.option(
-            "-p",
-            "--property",
-            "properties",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="Property; repeatable.",
+            "-n",
+            "--count",
+            type=click.IntRange(1, 1_000_000),
+            default=100,
+            show_default=True,
+            help="At most this many.",
         ),
-        click.option("-t", "--tag", help="Tag to filter by."),
-        click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable."),
-    ):
-        command = option(command)
-    return command
+    )
+
+
+sent_message_options = added(
+    click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable."),
+    click.option("-t", "--tag", help="Tag to filter by."),
+    click.option(
+        "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
+    ),
+)
+"""Adds `--key`, `--tag` and `--property` of a message to send; `properties_of` reads the last."""
+
+
+def tls_options(option: Callable[..., Callable[[Any], Any]] = click.option) -> Callable[[_Command], _Command]:
+    """Add the options of TLS; the command receives them as arguments with the names of `TLS_KEYS`.
+
+    Args:
+        option: makes the decorator of one.
+    """
+    return added(
+        option("--tls", is_flag=True, help="Connect with TLS; implied by the other options of TLS."),
+        option("--tls-ca", metavar="FILE", help="Authorities to trust, in PEM.  [default: the system's]"),
+        option("--tls-cert", metavar="FILE", help="Certificate to present to the broker, in PEM."),
+        option("--tls-key", metavar="FILE", help="Its key, if it is not in the same file."),
+        option(
+            "--tls-server-name", metavar="NAME", help="Name in the broker's certificate, if not its address."
+        ),
+    )
 
 
 def properties_of(texts: tuple[str, ...]) -> dict[str, str]:
@@ -205,7 +212,7 @@ def properties_of(texts: tuple[str, ...]) -> dict[str, str]:
 def output_options(command: _Command) -> _Command:
     """Add the options about output to a command that connects to no broker; it receives them as `settings`."""
 
-    @_about_output
+    @_about_output()
     @functools.wraps(command)
     def with_settings(
         output: str | None, wants_json: bool, no_color: bool, quiet: bool, **arguments: Any
@@ -252,8 +259,8 @@ def shared_options(command: _Command, offline: Collection[str] = (), *, json_fla
         "a prompt]",
     )
     @_connection_option("--timeout", type=DURATION, help="Longest wait for a response.  [default: 5s]")
-    @partial(tls_options, option=_connection_option)
-    @partial(_about_output, json_flag=json_flag)
+    @tls_options(_connection_option)
+    @_about_output(json_flag=json_flag)
     @_output_option("-y", "--yes", is_flag=True, help="Do not ask before dangerous actions.")
     @functools.wraps(command)
     def with_settings(
@@ -300,8 +307,9 @@ def shared_options(command: _Command, offline: Collection[str] = (), *, json_fla
     return with_settings  # type: ignore[return-value]
 
 
-def _about_output(command: _Command, *, json_flag: bool = True) -> _Command:
-    options: list[Callable[[_Command], _Command]] = [
+def _about_output(*, json_flag: bool = True) -> Callable[[_Command], _Command]:
+    of_json = _output_option("--json", "wants_json", is_flag=True, help="The same as -O json.")
+    return added(
         _output_option(
             "-O",
             "--output",
@@ -309,11 +317,7 @@ def _about_output(command: _Command, *, json_flag: bool = True) -> _Command:
             line=_OUTPUT_LINE,
             help="Form of the output.  [default: table on a terminal, plain on a pipe]",
         ),
-        *(
-            [_output_option("--json", "wants_json", is_flag=True, help="The same as -O json.")]
-            if json_flag
-            else []
-        ),
+        *([of_json] if json_flag else []),
         _output_option("--no-color", is_flag=True, help="No colours."),
         _output_option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
         _output_option(
@@ -324,10 +328,7 @@ def _about_output(command: _Command, *, json_flag: bool = True) -> _Command:
             expose_value=False,
             help="-vv prints the traceback of an error.",
         ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    )
 
 
 def _form(output: str | None, wants_json: bool) -> str | None:

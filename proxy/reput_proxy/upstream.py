@@ -276,13 +276,14 @@ class Upstream:
         self.pops = Pops(self.session)
         self.topics = settings_of_topics(self.session)
         self.groups = settings_of_groups(self.session)
-        self.transactions = Transactions(self._transaction_producer, self.session, self.topics, ask_producer)
+        self.transactions = Transactions(self, ask_producer)
 
     def settling(self, group: str) -> Settling:
         """Return what settles messages of a group."""
         return Settling(self.session, group)
 
-    def _transaction_producer(self, topic: str) -> TransactionProducer:
+    def transaction_producer(self, topic: str) -> TransactionProducer:
+        """Return a producer for the half messages of a topic, which is a member of the topic's group."""
         return TransactionProducer(
             self.options.server,
             group=topic,
@@ -345,22 +346,12 @@ class Transactions:
     """The transactions of one user's clients.
 
     Args:
-        make_producer: returns a producer for the half messages of a topic, which is a member of the topic's group.
-        session: for the ends of transactions.
-        topics: the settings of topics.
+        upstream: the connections of the user.
         ask_producer: sends a command to a client of the user that produces to a topic; False without one.
     """
 
-    def __init__(
-        self,
-        make_producer: Callable[[str], TransactionProducer],
-        session: Session,
-        topics: Known[TopicConfig],
-        ask_producer: Callable[[str, pb.TelemetryCommand], bool],
-    ) -> None:
-        self._make_producer = make_producer
-        self._session = session
-        self._topics = topics
+    def __init__(self, upstream: Upstream, ask_producer: Callable[[str, pb.TelemetryCommand], bool]) -> None:
+        self._upstream = upstream
         self._ask_producer = ask_producer
         self._producers: dict[str, TransactionProducer] = {}
         """By topic."""
@@ -408,7 +399,7 @@ class Transactions:
         state = _STATES.get(request.resolution)
         if state is None:
             raise Rejected(Code.BAD_REQUEST, "the resolution is COMMIT or ROLLBACK")
-        session = self._session
+        session = self._upstream.session
         deadline = session.deadline(timeout_s)
         await check_broker(session, topic, found.broker_name, Code.INVALID_TRANSACTION_ID, deadline)
         header = EndTransactionHeader(
@@ -446,7 +437,7 @@ class Transactions:
                 return
             try:
                 if not is_for_transactions:
-                    config = await self._topics.get(topic)
+                    config = await self._upstream.topics.get(topic)
                     if config is None or config.message_type != "TRANSACTION":
                         return
                 await self._producer(topic)._presence.begin()
@@ -467,7 +458,7 @@ class Transactions:
                 raise Rejected(
                     Code.TOO_MANY_REQUESTS, f"a proxy has transactions of {_TOPICS_MAX} topics at most"
                 )
-            producer = self._producers[topic] = self._make_producer(topic)
+            producer = self._producers[topic] = self._upstream.transaction_producer(topic)
             requests = producer._session.requests
             requests.unregister(
                 RequestCode.CHECK_TRANSACTION_STATE

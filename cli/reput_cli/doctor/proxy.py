@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_cli.connection import TLS_KEYS, put_user_into_environment, tls_of, tls_options
+from reput_cli.connection import TLS_KEYS, put_user_into_environment, tls_of
 from reput_cli.doctor.findings import Finding, fault, ok, report, warning
 from reput_cli.failures import CommandFailed
-from reput_cli.options import DURATION, Settings, output_options
+from reput_cli.options import DURATION, Settings, output_options, tls_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DEFAULT_TOPIC
 
@@ -36,7 +36,7 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 @click.option(
     "--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for a response."
 )
-@tls_options
+@tls_options()
 @output_options
 def command(
     settings: Settings,

@@ -82,19 +82,13 @@ class QueryMetrics(BatchListener):
         self._runs: dict[str, str] = {}
         """The latest run of each query, by its id: the end of an earlier one may be told after its start."""
         self._names: dict[str, str] = {}
-        self._running = Gauge("reput_query_running", "1 while the query runs", ["query"], registry=registry)
-        self._failures = Counter(
-            "reput_query_failures", "How often an error has ended the query", ["query"], registry=registry
-        )
-        self._messages = Counter("reput_query_messages", "Messages read", ["query"], registry=registry)
-        self._bytes = Counter(
-            "reput_query_body_bytes", "Bytes of the bodies that were read", ["query"], registry=registry
-        )
+        of_query: dict[str, Any] = {"labelnames": ["query"], "registry": registry}
+        self._running = Gauge("reput_query_running", "1 while the query runs", **of_query)
+        self._failures = Counter("reput_query_failures", "How often an error has ended the query", **of_query)
+        self._messages = Counter("reput_query_messages", "Messages read", **of_query)
+        self._bytes = Counter("reput_query_body_bytes", "Bytes of the bodies that were read", **of_query)
         self._seconds = Summary(
-            "reput_query_batch_seconds",
-            "Batches, and the time of their triggers",
-            ["query"],
-            registry=registry,
+            "reput_query_batch_seconds", "Batches, and the time of their triggers", **of_query
         )
         registry.register(_LagOnRequest(self))
         self._server, self._thread = start_http_server(port, host, registry)

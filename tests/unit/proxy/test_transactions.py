@@ -38,10 +38,10 @@ def members(monkeypatch: pytest.MonkeyPatch, *answers: TopicConfig | ReputError)
     producer = SimpleNamespace(
         _session=SimpleNamespace(requests=requests), _presence=SimpleNamespace(begin=begins)
     )
-    topics: Any = SimpleNamespace(get=get)
-    session: Any = None
-    made: Any = lambda _: producer  # noqa: E731
-    found = Transactions(made, session, topics, lambda *_: True)
+    connections: Any = SimpleNamespace(
+        topics=SimpleNamespace(get=get), transaction_producer=lambda _: producer
+    )
+    found = Transactions(connections, lambda *_: True)
     asyncio.run(found.producer_connected(["orders"]))
     assert not left
     return found.topics
