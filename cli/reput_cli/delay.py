@@ -7,7 +7,7 @@ import time
 import click
 
 from reput_cli.completion import TOPIC
-from reput_cli.failures import CommandFailed
+from reput_cli.failures import CommandFailed, not_found_as
 from reput_cli.options import Settings, shared_options, waiting_message_options
 from reput_cli.output import Printer, rfc3339
 from reput_cli.preview import dry_run_option, show
@@ -46,15 +46,9 @@ def cancel(settings: Settings, topic: str, key: str, dry_run: bool) -> int:
         if dry_run:
             show(settings, admin.preview_cancel_delayed(topic, key))
             return ExitCode.DONE
-        try:
+        missing = f"no delayed message for {topic} has the key {key!r}"
+        with not_found_as(NotFound, missing, remedy=f"reput delay list -t {topic}", says_why=True):
             results = admin.cancel_delayed(topic, key)
-        except NotFound as error:
-            raise CommandFailed(
-                f"no delayed message for {topic} has the key {key!r}",
-                reason=str(error),
-                remedy=f"reput delay list -t {topic}",
-                code=ExitCode.NOT_FOUND,
-            ) from error
     printer.rows(
         ("outcome", "message_id", "offset_message_id"),
         [(result.outcome.value.lower(), result.unique_id, result.offset_message_id) for result in results],

@@ -9,7 +9,7 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -49,6 +49,18 @@ class CommandFailed(Exception):
         super().__init__(what)
         self.is_expected = is_expected
         self.what, self.reason, self.remedy, self.code = what, reason, remedy, code
+
+
+@contextlib.contextmanager
+def not_found_as(
+    kind: type[Exception], what: str, *, remedy: str, reason: str | None = None, says_why: bool = False
+) -> Iterator[None]:
+    """Fail with `what` if the block raises an error of a kind; with `says_why` its text is the reason."""
+    try:
+        yield
+    except kind as error:
+        why = str(error) if says_why else reason
+        raise CommandFailed(what, reason=why, remedy=remedy, code=ExitCode.NOT_FOUND) from error
 
 
 def report_failure(error: BaseException, verbosity: int | None = None) -> int:

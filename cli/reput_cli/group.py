@@ -9,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from reput_cli.completion import GROUP, TOPIC
-from reput_cli.failures import CommandFailed
+from reput_cli.failures import CommandFailed, not_found_as
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, ago_text, health_text, write_line
 from reput_cli.positions import PositionType
@@ -269,14 +269,9 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
     Its dead letters stay, in the topic %DLQ%GROUP.
     """
     with settings.admin() as admin:
-        try:
+        missing = f"group {group} does not exist; nothing was deleted"
+        with not_found_as(GroupNotFound, missing, remedy="reput group list"):
             preview = admin.preview_delete_group(group, clean_offsets=not keep_offsets)
-        except GroupNotFound as error:
-            raise CommandFailed(
-                f"group {group} does not exist; nothing was deleted",
-                remedy="reput group list",
-                code=ExitCode.NOT_FOUND,
-            ) from error
         ask = "type its name to delete it"
         failed = f"group {group} was not deleted"
         if not may_proceed(settings, preview, failed, dry_run=dry_run, force=force, name=group, question=ask):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from shlex import quote
 
 import click
 
 from reput_cli import rendering
 from reput_cli.completion import TOPIC
-from reput_cli.failures import CommandFailed
+from reput_cli.failures import CommandFailed, not_found_as
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, rfc3339, write_message
 from reput_cli.positions import TIME
@@ -62,18 +61,14 @@ def history(settings: Settings, message_id: str) -> int:
     return ExitCode.DONE
 
 
-@contextmanager
-def _found(message_id: str) -> Iterator[None]:
+def _found(message_id: str) -> AbstractContextManager[None]:
     """Explain why there is no message with an id."""
-    try:
-        yield
-    except NotFound as error:
-        raise CommandFailed(
-            f"no message has the offset message id {message_id}",
-            reason="there is no message at the log offset that it contains; it may have been deleted",
-            remedy=f"for a message_id, which the producer makes: reput message find TOPIC {message_id}",
-            code=ExitCode.NOT_FOUND,
-        ) from error
+    return not_found_as(
+        NotFound,
+        f"no message has the offset message id {message_id}",
+        reason="there is no message at the log offset that it contains; it may have been deleted",
+        remedy=f"for a message_id, which the producer makes: reput message find TOPIC {message_id}",
+    )
 
 
 @command.command()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 import click
 
 from reput_cli.completion import TOPIC
-from reput_cli.failures import CommandFailed
+from reput_cli.failures import not_found_as
 from reput_cli.options import DURATION, Settings, properties_of, sent_message_options, shared_options
 from reput_cli.output import Printer, rfc3339
 from reput_client.blocking import Message
@@ -209,17 +208,9 @@ def run(settings: Settings, name: str) -> int:
     return ExitCode.DONE
 
 
-@contextmanager
-def _must_exist(name: str) -> Iterator[None]:
-    try:
-        yield
-    except NotFound as error:
-        raise CommandFailed(
-            f"there is no schedule {name!r}",
-            reason=str(error),
-            remedy="reput schedule list",
-            code=ExitCode.NOT_FOUND,
-        ) from error
+def _must_exist(name: str) -> AbstractContextManager[None]:
+    missing = f"there is no schedule {name!r}"
+    return not_found_as(NotFound, missing, remedy="reput schedule list", says_why=True)
 
 
 def _time(moment: datetime | None) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from reput_cli.completion import TOPIC
-from reput_cli.failures import CommandFailed
+from reput_cli.failures import CommandFailed, not_found_as
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, may_proceed, refuse, show
@@ -281,14 +281,9 @@ def alter(
 def delete(settings: Settings, topic: str, dry_run: bool) -> int:
     """Delete TOPIC with its queues and its groups' offsets. Asks for the name unless --yes is given."""
     with settings.admin() as admin:
-        try:
+        missing = f"topic {topic} does not exist; nothing was deleted"
+        with not_found_as(TopicNotFound, missing, remedy="reput topic list"):
             preview = admin.preview_delete_topic(topic)
-        except TopicNotFound as error:
-            raise CommandFailed(
-                f"topic {topic} does not exist; nothing was deleted",
-                remedy="reput topic list",
-                code=ExitCode.NOT_FOUND,
-            ) from error
         ask = "type its name to delete it"
         failed = f"topic {topic} was not deleted"
         if not may_proceed(settings, preview, failed, dry_run=dry_run, name=topic, question=ask):

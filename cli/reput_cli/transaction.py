@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from reput_cli.completion import TOPIC
-from reput_cli.failures import CommandFailed
+from reput_cli.failures import not_found_as
 from reput_cli.options import Settings, shared_options, waiting_message_options
 from reput_cli.output import Printer, rfc3339
 from reput_cli.preview import dry_run_option, may_proceed
@@ -68,15 +68,10 @@ def rollback(settings: Settings, topic: str, transaction_id: str, dry_run: bool)
 
 def _end(settings: Settings, topic: str, transaction_id: str, *, dry_run: bool, commits: bool) -> int:
     with settings.admin() as admin:
-        try:
+        missing = f"no transaction of {topic} with the id {transaction_id} is open"
+        with not_found_as(NotFound, missing, remedy=f"reput transaction list -t {topic}"):
             found = admin.open_transaction(topic, transaction_id)
             preview = admin.preview_end_transaction(topic, transaction_id, commit=commits)
-        except NotFound as error:
-            raise CommandFailed(
-                f"no transaction of {topic} with the id {transaction_id} is open",
-                remedy=f"reput transaction list -t {topic}",
-                code=ExitCode.NOT_FOUND,
-            ) from error
         if not may_proceed(
             settings,
             preview,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import click
 
-from reput_cli.failures import CommandFailed
+from reput_cli.failures import not_found_as
 from reput_cli.output import Printer
 from reput_client.admin.dead_letters import DeadLetter, DeadLetters
 from reput_client.blocking import Admin
@@ -16,7 +16,6 @@ from reput_client.positions import Position
 from reput_protocol import properties as names
 from reput_protocol.commands.dead_letters import REPLAYED_AT_ONCE_MAX, Replay, Replays
 from reput_protocol.errors import BrokerError, PermissionDenied, TopicNotFound
-from reput_protocol.exit_codes import ExitCode
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.names import dlq_topic
 from reput_protocol.properties import encode_properties
@@ -61,15 +60,11 @@ def letters_of(admin: Admin, group: str) -> DeadLetters:
     Raises:
         CommandFailed: there are none.
     """
-    try:
+    why = f"there is no topic {dlq_topic(group)}"
+    with not_found_as(
+        TopicNotFound, f"group {group} has no dead letters", reason=why, remedy="reput dlq list"
+    ):
         return admin.dead_letters(group)
-    except TopicNotFound as error:
-        raise CommandFailed(
-            f"group {group} has no dead letters",
-            reason=f"there is no topic {dlq_topic(group)}",
-            remedy="reput dlq list",
-            code=ExitCode.NOT_FOUND,
-        ) from error
 
 
 def within(admin: Admin, letters: DeadLetters, first: Position, last: Position | None) -> DeadLetters:
