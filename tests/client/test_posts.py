@@ -97,13 +97,7 @@ async def test_messages_share_a_block_that_leaves_when_its_time_is_over(
 async def test_a_block_that_is_due_grows_while_the_one_before_is_unanswered(
     face: Face, broker: FakeBroker
 ) -> None:
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return broker.put(header, body)
-
-    broker.behave(RequestCode.PUT_MESSAGE, put)
+    going_on = broker.hold_puts()
     async with face.Producer(broker.address, retries=1, linger_s=0.001) as producer:
         posted = []
         for number in range(20):
@@ -399,17 +393,11 @@ def test_flush_waits_for_callbacks_that_another_thread_calls(broker: FakeBroker)
 @scenario
 async def test_room_is_made_as_soon_as_only_open_blocks_are_left(face: Face, broker: FakeBroker) -> None:
     """They were checked only once, while another was in flight."""
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return broker.put(header, body)
-
     options = {"linger_s": 60.0, "timeout_s": 5.0, "batch_bytes": 10_000, "buffer_bytes": 20_000}
     async with face.Producer(broker.address, **options) as producer:
         await producer.post(Message("t", b""), queue_id=0)
         await producer.flush()  # fetches the route
-        broker.behave(PUT, put)
+        going_on = broker.hold_puts()
         for flag in (0, 1):  # the second begins another block
             await producer.post(Message("t", bytes(1000), flag=flag), queue_id=0)
         for queue_id in (0, 1):

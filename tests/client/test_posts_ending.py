@@ -176,13 +176,7 @@ async def test_the_task_that_posted_first_may_be_cancelled(loop: Face, broker: F
 
 @scenario
 async def test_a_cancelled_wait_leaves_the_message_alone_and_untold(loop: Face, broker: FakeBroker) -> None:
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return BUSY
-
-    broker.behave(PUT, put)
+    going_on = broker.hold_puts(BUSY)
     async with loop.Producer(broker.address, retries=0) as producer:
         posted = await producer.post(Message("t", b"1"))
         for wait in (posted.__await__, producer.flush().__await__):
@@ -197,13 +191,7 @@ async def test_a_cancelled_wait_leaves_the_message_alone_and_untold(loop: Face, 
 
 @scenario
 async def test_who_gives_up_waiting_takes_nothing_from_a_callback(loop: Face, broker: FakeBroker) -> None:
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return BUSY
-
-    broker.behave(PUT, put)
+    going_on = broker.hold_puts(BUSY)
     async with loop.Producer(broker.address, retries=0) as producer:
         told: list[Any] = []
         posted = await producer.post(Message("t", b"1"), on_done=told.append)
@@ -224,13 +212,7 @@ class _Awaiting:
 
 @scenario
 async def test_a_post_that_is_cancelled_as_it_waits_was_not_taken(loop: Face, broker: FakeBroker) -> None:
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return broker.put(header, body)
-
-    broker.behave(PUT, put)
+    going_on = broker.hold_puts()
     taken = 0
     async with loop.Producer(broker.address, batch_bytes=1_000, buffer_bytes=4_000) as producer:
         with anyio.move_on_after(0.1) as scope:
@@ -246,13 +228,7 @@ async def test_a_post_that_is_cancelled_as_it_waits_was_not_taken(loop: Face, br
 @scenario
 async def test_a_program_that_cancels_all_tasks_may_still_flush(loop: Face, broker: FakeBroker) -> None:
     """As programs do at shutdown; the producer's task is among them."""
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return broker.put(header, body)
-
-    broker.behave(PUT, put)
+    going_on = broker.hold_puts()
     async with loop.Producer(broker.address, linger_s=0.001) as producer:
         posted = await producer.post(Message("t", b"1"))
         waiting = asyncio.ensure_future(_result(posted))
@@ -496,11 +472,6 @@ def test_posts_of_an_event_loop_that_was_closed_are_sent_by_the_next_one(
     first = asyncio.new_event_loop()
     first.run_until_complete(producer.__aenter__())
     first.run_until_complete(producer.send_batch([Message("t", b"warm")], queue_id=0))
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return broker.put(header, body)
 
     async def post() -> Any:
         posted = await producer.post(Message("t", b"1"), queue_id=0)
@@ -517,7 +488,7 @@ def test_posts_of_an_event_loop_that_was_closed_are_sent_by_the_next_one(
             assert later.result().queue_offset == 2
             await producer.aclose()
 
-    broker.behave(PUT, put)
+    going_on = broker.hold_puts()
     posted = first.run_until_complete(post())
     first.close()
     asyncio.run(end())

@@ -267,13 +267,7 @@ async def test_what_never_leaves_whole_fails_in_time(face: Face, broker: FakeBro
 
 @scenario
 async def test_who_posts_more_than_may_be_held_waits(face: Face, broker: FakeBroker) -> None:
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return broker.put(header, body)
-
-    broker.behave(PUT, put)
+    going_on = broker.hold_puts()
     posted: list[Any] = []
     async with face.Producer(broker.address, batch_bytes=10_000, buffer_bytes=20_000) as producer:
 
@@ -295,13 +289,7 @@ async def test_who_posts_more_than_may_be_held_waits(face: Face, broker: FakeBro
 
 @scenario
 async def test_a_broker_that_stops_reading_makes_nobody_wait_for_ever(face: Face, broker: FakeBroker) -> None:
-    going_on = threading.Event()
-
-    def put(header: Any, body: memoryview) -> Answer:
-        going_on.wait(30.0)
-        return broker.put(header, body)
-
-    broker.behave(PUT, put)
+    going_on = broker.hold_puts()
     options = {"batch_bytes": 1 << 20, "buffer_bytes": 12 << 20, "timeout_s": 0.3}
     async with face.Producer(broker.address, **options) as producer:
         posted: list[Any] = []

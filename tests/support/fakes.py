@@ -138,6 +138,17 @@ class FakeBroker:
         else:
             self._behaviours[code] = behaviour
 
+    def hold_puts(self, answer: Answer | None = None) -> threading.Event:
+        """Answer puts, with `answer` or in the ordinary way, only once the event that is returned is set."""
+        going_on = threading.Event()
+
+        def put(header: Header, body: memoryview) -> Answer:
+            going_on.wait(30.0)
+            return self.put(header, body) if answer is None else answer
+
+        self.behave(RequestCode.PUT_MESSAGE, put)
+        return going_on
+
     def count(self, code: int) -> int:
         """How many requests of `code` have come."""
         return sum(header.code == code for header in self.requests)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -26,6 +28,14 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, 
 KINDS = pytest.mark.parametrize("kind", [HeaderType.JSON, HeaderType.BINARY, HeaderType.MSGPACK])
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
+
+
+@asynccontextmanager
+async def orders(tmp_path: Path, **options: Any) -> AsyncIterator[tuple[BrokerBench, BenchClient]]:
+    """Run a broker with the topic `orders`, and connect a client."""
+    async with broker_bench(tmp_path / "s", **options) as bench:
+        await bench.create_topic("orders")
+        yield bench, bench.client()
 
 
 def open_of(bench: BrokerBench, topic: str = "orders") -> int:
@@ -82,9 +92,7 @@ async def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path,
 
 
 async def test_a_rollback_is_never_seen_and_leaves_one_op_message(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         half = await client.send_half("orders", b"o-1")
         response = await client.end(half, ROLLBACK)
         assert response is not None
@@ -105,9 +113,7 @@ async def test_a_rollback_is_never_seen_and_leaves_one_op_message(tmp_path: Path
 async def test_progress_waits_for_op_messages(tmp_path: Path) -> None:
     """A slave with older progress that takes over knows only op messages."""
     options = {"op_interval": "40s", "check_interval": "5s"}
-    async with broker_bench(tmp_path / "s", transactions=options) as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path, transactions=options) as (bench, client):
         await client.end(await client.send_half("orders", b"o-1"), ROLLBACK)
         await trio.sleep(30)
         assert await op_bodies(bench) == []
@@ -261,9 +267,7 @@ async def test_a_producer_that_reads_nothing_delays_only_the_checks_of_its_group
 
 
 async def test_one_asked_about_too_often_is_put_aside_exactly_once(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s", transactions={"check_max": 3}) as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path, transactions={"check_max": 3}) as (bench, client):
         await client.heartbeat("shop")
         half = await client.send_half("orders", b"o-1", properties={"KEYS": "k"})
         await trio.sleep(30 * 6 + 1)
@@ -298,9 +302,7 @@ async def test_one_older_than_the_logs_files_get_is_put_aside(tmp_path: Path) ->
 
 
 async def test_a_message_with_a_time_of_its_own_is_left_alone_until_then(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
         slow = await client.send_half("orders", b"slow", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "100"})
         await client.send_half("orders", b"quick")
@@ -324,9 +326,7 @@ async def test_a_message_with_a_time_of_its_own_is_left_alone_until_then(tmp_pat
 
 async def test_an_answer_for_the_first_copy_counts_though_a_later_one_was_asked_about(tmp_path: Path) -> None:
     """A local transaction took longer than the first question: RocketMQ would deliver the message twice."""
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
         half = await client.send_half("orders", b"o-1")
         await trio.sleep(61)
@@ -346,9 +346,7 @@ async def test_an_answer_for_the_first_copy_counts_though_a_later_one_was_asked_
 
 
 async def test_the_end_of_a_transaction_is_refused_with_rocketmqs_codes(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.send("orders", b"ordinary", {"PGROUP": "shop"})
         half = await client.send_half("orders", b"o-1")
         (ordinary,) = await bench.read("orders")
@@ -404,9 +402,7 @@ async def test_transaction_bits_without_the_property_are_refused(tmp_path: Path)
 
 async def test_the_brokers_properties_in_a_clients_half_message_are_dropped(tmp_path: Path) -> None:
     """A first offset far away would make a table as long as that, and one of another's its end."""
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.send_half("orders", b"mine")
         said = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "TRANSACTION_CHECK_TIMES": "99"}
         await client.send_half("orders", b"theirs", properties=said)
@@ -439,9 +435,7 @@ async def test_a_delay_counts_from_the_commit(tmp_path: Path) -> None:
 
 
 async def test_a_commit_for_a_topic_that_was_deleted_is_refused(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         half = await client.send_half("orders", b"o-1")
         await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
         response = await client.end(half, COMMIT)
@@ -457,9 +451,7 @@ async def test_a_producers_wrong_clock_ends_nothing_and_hurries_no_check(
     tmp_path: Path, wrong_ms: int
 ) -> None:
     """The age counts from when the message was stored. By the producer's clock it could be put aside at once."""
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
         await trio.sleep(29.5)
         born_ms = bench.now_ms + wrong_ms
@@ -521,9 +513,7 @@ async def test_a_broker_killed_between_half_and_end_asks_after_its_start(
 
 
 async def test_a_broker_killed_between_commit_and_op_message_commits_once(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         halves = [await client.send_half("orders", b"%d" % n) for n in range(4)]
         await client.end(halves[0], COMMIT)
         await trio.sleep(4)  # this one is written down
@@ -548,9 +538,7 @@ async def test_a_broker_killed_in_the_middle_of_a_round_asks_about_the_latest_co
     tmp_path: Path,
 ) -> None:
     """The copies are there, the progress is not saved, and no op message names the first ones."""
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
         halves = [await client.send_half("orders", b"%d" % n) for n in range(3)]
         bench.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign]
@@ -573,9 +561,7 @@ async def test_a_broker_killed_in_the_middle_of_a_round_asks_about_the_latest_co
 
 
 async def test_a_delayed_message_committed_before_the_kill_is_committed_once(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         half = await client.send_half("orders", b"later", properties={"DELAY": "5"})
         await client.end(half, COMMIT)
         image = bench.killed(tmp_path / "image")
@@ -587,9 +573,7 @@ async def test_a_delayed_message_committed_before_the_kill_is_committed_once(tmp
 
 
 async def test_one_put_aside_before_the_kill_stays_so(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s", transactions={"check_max": 1}) as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path, transactions={"check_max": 1}) as (bench, client):
         await client.send_half("orders", b"o-1")
         await trio.sleep(59)
         bench.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign]
@@ -604,9 +588,7 @@ async def test_one_put_aside_before_the_kill_stays_so(tmp_path: Path) -> None:
 
 
 async def test_an_orderly_stop_leaves_nothing_to_look_for(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         for state in (COMMIT, ROLLBACK):
             half = await client.send_half("orders", b"%d" % state)
             await client.end(half, state)
@@ -619,9 +601,7 @@ async def test_a_message_sent_back_is_not_taken_for_the_commit_of_the_first_mess
     tmp_path: Path,
 ) -> None:
     """The half message at log offset 0 is named by 0, and so is none: by messages that were sent back."""
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         first = await client.send_half("orders", b"first")
         assert first.physical_offset == 0
         second = await client.send_half("orders", b"second")
@@ -636,9 +616,7 @@ async def test_a_message_sent_back_is_not_taken_for_the_commit_of_the_first_mess
 
 
 async def test_progress_moves_and_old_op_messages_are_forgotten(tmp_path: Path) -> None:
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         for number in range(20):
             half = await client.send_half("orders", b"%d" % number)
             await client.end(half, COMMIT)
@@ -652,9 +630,7 @@ async def test_progress_moves_and_old_op_messages_are_forgotten(tmp_path: Path) 
 
 async def test_a_power_cut_in_the_middle_of_an_op_message_commits_once(tmp_path: Path) -> None:
     """Some of the op message's pages have reached the disk and some have not; its first bytes are there or not."""
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         half = await client.send_half("orders", b"o-1")
         await client.end(half, COMMIT)
         assert await bench.bodies("orders") == [b"o-1"]
@@ -682,9 +658,7 @@ async def test_a_power_cut_in_the_middle_of_an_op_message_commits_once(tmp_path:
 async def test_an_answer_that_comes_at_once_finds_the_copy_that_it_names(tmp_path: Path) -> None:
     """It was asked about before the copy was synced, and so could not be read: the answer was refused."""
 
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
         answers: list[int] = []
 
@@ -728,9 +702,7 @@ async def test_a_message_that_waits_long_is_copied_before_a_start_would_have_to_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_service, "_SEARCH_BYTES_MAX", 100_000)
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
         await client.send_half("orders", b"slow", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1000"})
         await trio.sleep(65)
@@ -759,9 +731,7 @@ async def test_a_message_that_waits_long_is_copied_before_a_start_would_have_to_
 async def test_earlier_copies_that_a_start_finds_are_written_down_as_done(tmp_path: Path) -> None:
     """They were only remembered. The next op message said that all before it was in op messages, and the start after
     that took the first copy for open although a later one had been committed."""
-    async with broker_bench(tmp_path / "s") as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
         # Progress stands still in front of this one.
         await client.send_half("orders", b"slow", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "9999"})
@@ -786,9 +756,7 @@ async def test_with_a_pool_of_buffers_transactions_end_as_they_do_without(tmp_pa
     """An op message named the end of what was committed to the file: some earlier record, perhaps a parked one, which
     the next start would have taken for delivered."""
     pool = {"transient_store_pool": True, "flush": "async"}
-    async with broker_bench(tmp_path / "s", store=pool) as bench:
-        await bench.create_topic("orders")
-        client = bench.client()
+    async with orders(tmp_path, store=pool) as (bench, client):
         await client.heartbeat("shop")
         halves = [await client.send_half("orders", b"%d" % number) for number in range(4)]
         await client.end(halves[0], COMMIT)
