@@ -16,17 +16,9 @@ from reput_broker.background import BackgroundBroker
 from reput_broker.config.model import BrokerConfig
 from support.broker_process import BrokerProcess
 from support.browser import CHROMIUM, Browser, Page
-from support.console_scene import HOSTILE_KEY, ORDERS, fill
+from support.console_scene import HOSTILE_KEY, ORDERS, STORE, fill
 
 TOKEN = "a-token-of-a-test-0123456789"
-STORE = {
-    "commit_log_file_size": "16MiB",
-    "index_slots": 1000,
-    "index_entries": 4000,
-    "flush": "async",
-    "disk_warning_ratio": 1.0,
-    "disk_clean_forcibly_ratio": 1.0,
-}
 # What each page shows once its data are there.
 PAGES = {
     "": "billing has had no member for",

@@ -16,16 +16,8 @@ from reput_broker.config.model import BrokerConfig
 from reput_client import Avro
 from reput_client.blocking import Message, Producer
 from support.browser import CHROMIUM, Browser, Page
-from support.console_scene import ORDERS, fill
+from support.console_scene import ORDERS, STORE, fill
 
-STORE = {
-    "commit_log_file_size": "16MiB",
-    "index_slots": 1000,
-    "index_entries": 4000,
-    "flush": "async",
-    "disk_warning_ratio": 1.0,
-    "disk_clean_forcibly_ratio": 1.0,
-}
 SCHEMA = {
     "type": "record",
     "name": "Trip",

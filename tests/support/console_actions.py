@@ -21,6 +21,7 @@ from reput_protocol.codes import TransactionState
 from reput_protocol.errors import GroupNotFound, TopicNotFound
 from reput_protocol.rights import rule_of
 from support.browser import Page
+from support.console_scene import STORE
 from support.dead_letters import send_and_give_up
 
 SECRET: Final = "a-secret-of-a-test-0123"
@@ -47,14 +48,6 @@ SEES: Final = User(
 NOTHING: Final = User("nothing", SECRET)
 ADMINISTRATOR: Final = "admin"
 """The administrator of the configuration, who changes users."""
-_STORE: Final = {
-    "commit_log_file_size": "16MiB",
-    "index_slots": 1000,
-    "index_entries": 4000,
-    "flush": "async",
-    "disk_warning_ratio": 1.0,
-    "disk_clean_forcibly_ratio": 1.0,
-}
 
 
 class World:
@@ -285,7 +278,7 @@ def world(data_dir: Path) -> Iterator[World]:
         data_dir=data_dir,
         port=0,
         http_port=0,
-        store=_STORE,
+        store=STORE,
         access={"enabled": True, "admin_secret": SECRET},
     )
     credentials = Credentials(ADMINISTRATOR, SECRET)

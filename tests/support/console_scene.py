@@ -15,6 +15,15 @@ from reput_client.blocking import PullConsumer
 from reput_protocol.names import dlq_topic
 from support.dead_letters import give_up
 
+STORE = {
+    "commit_log_file_size": "16MiB",
+    "index_slots": 1000,
+    "index_entries": 4000,
+    "flush": "async",
+    "disk_warning_ratio": 1.0,
+    "disk_clean_forcibly_ratio": 1.0,
+}
+
 HOSTILE_BODY = (
     b"<script>document.title='taken'</script>\x1b[31mred \xe2\x80\xae\xe2\x80\x8b<img src=x onerror=alert(1)>"
 )

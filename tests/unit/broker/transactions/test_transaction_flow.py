@@ -435,7 +435,7 @@ async def test_a_delay_counts_from_the_commit(tmp_path: Path) -> None:
 
 
 async def test_a_commit_for_a_topic_that_was_deleted_is_refused(tmp_path: Path) -> None:
-    async with orders(tmp_path) as (bench, client):
+    async with orders(tmp_path) as (_, client):
         half = await client.send_half("orders", b"o-1")
         await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
         response = await client.end(half, COMMIT)
