@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from reput_protocol.proxy_process import ProxySpan
 from reput_proxy import messaging_pb2 as pb
@@ -47,7 +48,7 @@ class CallSpan:
         trace: the context of this span, which the call's messages get.
     """
 
-    __slots__ = ("_export", "_name", "_parent_id", "_span_id", "_started_at_ns", "_trace_id", "trace")
+    __slots__ = ("_export", "_span", "trace")
 
     def __init__(
         self,
@@ -58,29 +59,17 @@ class CallSpan:
         state: str | None,
     ) -> None:
         self._export = export
-        self._name = name
-        self._trace_id = trace_id
-        self._parent_id = parent_id
-        self._span_id = f"{random.getrandbits(64) or 1:016x}"
-        self._started_at_ns = time.time_ns()
-        self.trace = {"traceparent": f"00-{trace_id}-{self._span_id}-01"}
+        span_id = f"{random.getrandbits(64) or 1:016x}"
+        self._span = ProxySpan(name, trace_id, span_id, parent_id, time.time_ns(), 0, {})
+        self.trace = {"traceparent": f"00-{trace_id}-{span_id}-01"}
         if state is not None:
             self.trace["tracestate"] = state
 
     def end(self, request: Any, code: int | None) -> None:
         """End the span with the code of the response; None: the client has gone."""
         error = "cancelled" if code is None else None if code in _GOOD else code_name(code)
-        span = ProxySpan(
-            self._name,
-            self._trace_id,
-            self._span_id,
-            self._parent_id,
-            self._started_at_ns,
-            time.time_ns(),
-            _attributes(self._name, request),
-            error,
-        )
-        self._export(span)
+        attributes = _attributes(self._span.name, request)
+        self._export(replace(self._span, ended_at_ns=time.time_ns(), attributes=attributes, error=error))
 
 
 class Spans:
