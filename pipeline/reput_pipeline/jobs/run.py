@@ -20,24 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from reput_client.errors import (
-    BrokerNotFound,
-    BucketRefused,
-    BucketUnavailable,
-    ConnectFailed,
-    ConnectionLost,
-    NotAStore,
-    NotMaster,
-    RequestTimeout,
-    TlsRefused,
-)
+from reput_client.errors import TlsRefused
 from reput_pipeline.jobs import JOBS
-from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive, cause_in
-from reput_pipeline.spark.java import INSTALL_SPARK, JavaMissing
+from reput_pipeline.spark.errors import cause_in
+from reput_pipeline.spark.java import INSTALL_SPARK
 from reput_pipeline.spark.option_reader import OptionError, with_tls_options
 from reput_pipeline.spark.session import make_session, running_session
 from reput_pipeline.spark.worker_daemon import TaskOf
-from reput_protocol.errors import GroupNotFound, NotFound, PermissionDenied, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json, printable_lines
 
@@ -118,7 +107,13 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "PermissionDenied": ExitCode.NOT_AUTHORISED,
     "RequestTimeout": ExitCode.TIMEOUT,
 }
-"""Exit codes by class name, for errors that Spark sends back as text; others have FAILED."""
+"""Exit codes by class name, since Spark sends errors back as text; others have FAILED."""
+_CODES_HERE: Final[Mapping[str, ExitCode]] = {
+    **_CODES,
+    **dict.fromkeys(("NotAnArchive", "NotFound", "TopicNotFound", "GroupNotFound"), ExitCode.NOT_FOUND),
+    "JavaMissing": ExitCode.FAILED,
+}
+"""The same for errors of this process."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -138,19 +133,9 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(error.code, str(error))
     if isinstance(error, TlsRefused):
         error = with_tls_options(error)
-    for kinds, code in (
-        ((NotAStore, NotAnArchive, NoSuchTopic, NotFound, TopicNotFound, GroupNotFound), ExitCode.NOT_FOUND),
-        (DamagedStore, ExitCode.DAMAGE),
-        (
-            (BrokerNotFound, BucketUnavailable, ConnectFailed, ConnectionLost, NotMaster),
-            ExitCode.CANNOT_CONNECT,
-        ),
-        (RequestTimeout, ExitCode.TIMEOUT),
-        ((BucketRefused, PermissionDenied), ExitCode.NOT_AUTHORISED),
-        (JavaMissing, ExitCode.FAILED),
-    ):
-        if isinstance(error, kinds):
-            return Failure(code, str(error))
+    for kind in type(error).__mro__:
+        if kind.__name__ in _CODES_HERE:
+            return Failure(_CODES_HERE[kind.__name__], str(error))
     return _remote_failure(error)
 
 
