@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reput_cli.failures import CommandFailed
-from reput_cli.options import Settings
+from reput_cli.options import Settings, added
 from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, show
 from reput_cli.user_store import UserStore, check_known, note_differences, remove_rules, user_store_options
@@ -18,12 +18,19 @@ if TYPE_CHECKING:
     from reput_protocol.rights import Rule
 
 _GROUP = "@"
-_from_option = click.option(
-    "--from",
-    "sources",
-    multiple=True,
-    metavar="ADDRESS",
-    help="Only for requests from this IP address or network, such as 10.0.0.0/8. Repeatable.  [default: all]",
+_rules_options = added(
+    click.argument("name"),
+    click.argument("rights"),
+    click.argument("resources", nargs=-1, required=True),
+    click.option(
+        "--from",
+        "sources",
+        multiple=True,
+        metavar="ADDRESS",
+        help="Only for requests from this IP address or network, such as 10.0.0.0/8. Repeatable.  [default: all]",
+    ),
+    dry_run_option,
+    user_store_options,
 )
 
 
@@ -67,48 +74,20 @@ def list_rules(settings: Settings, store: UserStore, name: str | None) -> int:
 
 
 @command.command()
-@click.argument("name")
-@click.argument("rights")
-@click.argument("resources", nargs=-1, required=True)
-@_from_option
-@dry_run_option
-@user_store_options
-def allow(
-    settings: Settings,
-    store: UserStore,
-    name: str,
-    rights: str,
-    resources: tuple[str, ...],
-    sources: tuple[str, ...],
-    dry_run: bool,
-) -> int:
+@_rules_options
+def allow(**given: Any) -> int:
     """Permit NAME the RIGHTS, joined by commas, on each of the RESOURCES.
 
     NAME is a user, or @ and a named set of rules, which is created. reput acl allow alice read,write 'topic:orders*'
     """
-    return _put(
-        settings, store, name, _rules_of(rights, resources, sources, is_denial=False), dry_run=dry_run
-    )
+    return _put(**given, is_denial=False)
 
 
 @command.command()
-@click.argument("name")
-@click.argument("rights")
-@click.argument("resources", nargs=-1, required=True)
-@_from_option
-@dry_run_option
-@user_store_options
-def deny(
-    settings: Settings,
-    store: UserStore,
-    name: str,
-    rights: str,
-    resources: tuple[str, ...],
-    sources: tuple[str, ...],
-    dry_run: bool,
-) -> int:
+@_rules_options
+def deny(**given: Any) -> int:
     """Deny NAME the RIGHTS, joined by commas, on each of the RESOURCES."""
-    return _put(settings, store, name, _rules_of(rights, resources, sources, is_denial=True), dry_run=dry_run)
+    return _put(**given, is_denial=True)
 
 
 @command.command()
@@ -146,9 +125,19 @@ def _rules_of(
         raise CommandFailed(str(error), reason="nothing was changed", code=ExitCode.USAGE) from error
 
 
-def _put(settings: Settings, store: UserStore, name: str, rules: list[Rule], *, dry_run: bool) -> int:
+def _put(
+    settings: Settings,
+    store: UserStore,
+    name: str,
+    rights: str,
+    resources: tuple[str, ...],
+    sources: tuple[str, ...],
+    dry_run: bool,
+    is_denial: bool,
+) -> int:
     from reput_client.users import preview_rules
 
+    rules = _rules_of(rights, resources, sources, is_denial=is_denial)
     table = store.list_users()
     if not name.startswith(_GROUP):
         check_known(table, name)
