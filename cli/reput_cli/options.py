@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from reput_client.tls import TLS
 
 _TIMEOUT_S = 5.0
+_RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m|h)")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -56,6 +59,21 @@ class SizeType(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+class RateType(click.ParamType[float]):
+    """A rate such as `100/s`, `30/m` or `1000/h`; the value is in messages per second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return messages per second."""
+        if isinstance(value, float):
+            return value
+        match = _RATE.fullmatch(str(value))
+        if match is None or not float(match[1]):
+            self.fail(f"{value!r} is not a rate: write 100/s, 30/m or 1000/h", param, ctx)
+        return float(match[1]) / _SECONDS[match[2]]
+
+
 class ServerType(click.ParamType[str]):
     """`HOST[:PORT]` of a broker, or several joined by commas."""
 
@@ -74,6 +92,7 @@ class ServerType(click.ParamType[str]):
 
 DURATION = DurationType()
 SIZE = SizeType()
+RATE = RateType()
 
 
 class SharedOption(click.Option):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from reput_cli.dlq import purge
-from reput_cli.dlq.letters import chosen_by, without_origin
-from reput_cli.dlq.replay import Pace, RateType
+from reput_cli import dlq
+from reput_cli.dlq import Pace, chosen_by, purge, without_origin
 from reput_cli.failures import CommandFailed
+from reput_cli.options import RATE
 from reput_client import ReceivedMessage
 from reput_client.admin.dead_letters import DeadLetter, DeadLetters
 from reput_protocol.commands.dead_letters import Replays
@@ -25,10 +24,7 @@ from support.waiting import FakeSeconds
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeSeconds:
     clock = FakeSeconds()
-    # The package has the command under the name of this module.
-    monkeypatch.setattr(
-        import_module("reput_cli.dlq.replay"), "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep)
-    )
+    monkeypatch.setattr(dlq, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
     return clock
 
 
@@ -64,13 +60,13 @@ def test_an_interruption_ends_the_wait_soon(clock: FakeSeconds) -> None:
 
 @pytest.mark.parametrize(("text", "rate"), [("100/s", 100.0), ("30/m", 0.5), ("1.5/s", 1.5), ("7200/h", 2.0)])
 def test_rates(text: str, rate: float) -> None:
-    assert RateType().convert(text, None, None) == rate
+    assert RATE.convert(text, None, None) == rate
 
 
 @pytest.mark.parametrize("text", ["100", "0/s", "-1/s", "1/d", "/s", "x"])
 def test_an_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="100/s"):
-        RateType().convert(text, None, None)
+        RATE.convert(text, None, None)
 
 
 def letter(**properties: str) -> DeadLetter:
