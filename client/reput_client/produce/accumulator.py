@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from reput_client.produce.block import Terms
-from reput_client.produce.posted import GatheredBlock, Posted, Waits
+from reput_client.produce.block import GatheredBlock, Posted, Terms, Waits
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import AnyBroker, FreeChoice, QueueChoice, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
