@@ -92,7 +92,7 @@ def module_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def slow_is_not_faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not make a producer leave out a broker that is slow to answer."""
-    monkeypatch.setattr("reput_client.produce.fault_isolation._LEFT_OUT_S", (0.0,) * 8)
+    monkeypatch.setattr("reput_client.produce.queue_selector._LEFT_OUT_S", (0.0,) * 8)
 
 
 @pytest.fixture(autouse=True)

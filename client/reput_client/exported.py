@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from reput_client.errors import *  # noqa: F403
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
     from reput_client.preview import Preview as Preview
-    from reput_client.produce.posted import OnDone as OnDone
-    from reput_client.produce.posted import Posted as Posted
+    from reput_client.produce.block import OnDone as OnDone
+    from reput_client.produce.block import Posted as Posted
     from reput_client.receipts import SendReceipt as SendReceipt
     from reput_client.receipts import TransactionReceipt as TransactionReceipt
     from reput_client.received import ReceivedMessage as ReceivedMessage
@@ -157,7 +157,7 @@ _SHARED: Final = {
     "reput_client.credentials": "Credentials",
     "reput_client.offset_store": "ReadOffsetType",
     "reput_client.preview": "Preview",
-    "reput_client.produce.posted": "OnDone Posted",
+    "reput_client.produce.block": "OnDone Posted",
     "reput_client.receipts": "SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
     "reput_client.serialize.avro": "Avro AvroSchema",

@@ -108,7 +108,7 @@ def restored_engine_believed() -> None:
 
 def stays_where_it_is() -> None:
     """a client asks only the address that it is connected to who leads"""
-    from reput_client.transport.route_search import RouteSearch
+    from reput_client.transport.routing import RouteSearch
 
     def none(self: RouteSearch) -> None:
         return None

@@ -22,7 +22,7 @@ from reput_protocol.record.message import Message
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
-    from reput_client.produce.posted import Posted
+    from reput_client.produce.block import Posted
 
 _NAME: Final = "reput_client"
 _SYSTEM: Final = ("messaging.system", "rocketmq")

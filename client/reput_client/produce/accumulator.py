@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from reput_client.produce.block import Terms
-from reput_client.produce.posted import GatheredBlock, Posted, Waits
+from reput_client.produce.block import GatheredBlock, Posted, Terms, Waits
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import AnyBroker, FreeChoice, QueueChoice, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
@@ -74,7 +73,7 @@ class Accumulator:
         Raises `InvalidMessage` or `NoQueue`.
         """
         block: GatheredBlock | None = None
-        if isinstance(choice, FreeChoice):
+        if choice is None or isinstance(choice, AnyBroker):  # a check against the union takes three times as long
             block = self.current.get((message.topic, choice))
         else:
             route = self._routes.get(message.topic)

@@ -19,13 +19,11 @@ from typing import Final
 
 from reput_client.errors import ClientClosed
 from reput_client.produce.accumulator import Accumulator
-from reput_client.produce.block import OutgoingBlock
-from reput_client.produce.fault_isolation import FaultIsolation
+from reput_client.produce.block import GatheredBlock, OutgoingBlock
 from reput_client.produce.link import Link
-from reput_client.produce.posted import GatheredBlock
 from reput_client.produce.presence import Presence
 from reput_client.produce.puts import Putter, outcome_unknown
-from reput_client.produce.queue_selector import FreeChoice, QueueChoice, RoundRobin
+from reput_client.produce.queue_selector import FaultIsolation, FreeChoice, QueueChoice, RoundRobin
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import CallerRuns, Event, Sleeper
@@ -101,17 +99,15 @@ class BlockSender:
 
     def link(self, broker_name: str) -> Link:
         """Return the link to a broker."""
-        link = self._links.get(broker_name)
-        if link is None:
-            link = self._links[broker_name] = Link(
-                self._session,
-                self._putter,
-                self._faults,
-                broker_name,
-                self._news,
-                self._new_backoff(),
-                self._presence,
-            )
+        link = self._links[broker_name] = self._links.get(broker_name) or Link(
+            self._session,
+            self._putter,
+            self._faults,
+            broker_name,
+            self._news,
+            self._new_backoff(),
+            self._presence,
+        )
         return link
 
     def choose(self, route: Route, choice: QueueChoice) -> MessageQueue:
@@ -142,7 +138,7 @@ class BlockSender:
     def is_busy(self, queue: MessageQueue) -> bool:
         """Whether a block waits with advantage, because messages that come meanwhile share it."""
         link = self._links.get(queue.broker_name)
-        return link is not None and link.is_busy(queue)
+        return link is not None and bool(link.flying) and link.is_busy(queue)
 
     def seal_all(self) -> None:
         """Seal every open block."""
@@ -156,7 +152,8 @@ class BlockSender:
 
     def add(self, block: OutgoingBlock, now: float | None = None) -> None:
         """Seal a block and queue it on its link."""
-        link = self.link(block.queue.broker_name)
+        name = block.queue.broker_name
+        link = self._links.get(name) or self.link(name)
         if self._session.closed:
             block.finish(None, ClientClosed("the producer was closed before the message was sent"))
             self._finished([block])
@@ -301,7 +298,8 @@ class BlockSender:
                     self._session.runtime.wake(block.sleepers)
                     block.sleepers = []
                     self._have_woken = True
-        self.wake()
+        if self._sleeps_until > -math.inf:
+            self.wake()
         for event, condition in self._conditions.items():
             if condition():
                 event.set()
@@ -388,7 +386,8 @@ class BlockSender:
                 try:
                     await self._drive(block, math.inf)
                 finally:
-                    self._hand_over()
+                    if self._conditions or self._asleep:
+                        self._hand_over()
                 continue
             sleeper = self._session.runtime.sleeper()
             if not block.sleepers:

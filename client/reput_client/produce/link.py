@@ -17,7 +17,6 @@ from reput_client.errors import (
     TlsRefused,
 )
 from reput_client.produce.block import OutgoingBlock
-from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.presence import Presence
 from reput_client.produce.puts import (
     Putter,
@@ -27,6 +26,7 @@ from reput_client.produce.puts import (
     outcome_unknown,
     unknown_after,
 )
+from reput_client.produce.queue_selector import FaultIsolation
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
@@ -115,10 +115,9 @@ class Link:
         )
 
     def is_busy(self, queue: MessageQueue) -> bool:
-        """Whether so much is unanswered that a further block of this queue had better take more messages first."""
-        return bool(self.flying) and (
-            len(self.flying) + len(self.waiting) >= _GATHER_FROM
-            or any(block.queue == queue and block.is_serial for block in self.flying)
+        """Whether so much is in flight that a further block of this queue had better take more messages first."""
+        return len(self.flying) + len(self.waiting) >= _GATHER_FROM or any(
+            block.queue == queue and block.is_serial for block in self.flying
         )
 
     @property
@@ -141,15 +140,16 @@ class Link:
 
     def send(self, now: float) -> bool:
         """Send what can leave now; return whether everything sent is written."""
-        connection = self._connection
-        if connection is None:
+        address = self._session.brokers.masters.get(self._broker_name)
+        if address is None:
             return True
+        connection = self._session.connection_to(address)
         if self.waiting and not self.is_away and connection.usable():
             self._start(connection, now)
         return connection.flush_now()
 
     def _start(self, connection: BrokerConnection, now: float) -> None:
-        if not connection.is_of(self._broker_name):
+        if connection.broker is not None and not connection.is_of(self._broker_name):
             self._failure = BrokerNotFound(self._broker_name, self.waiting[0].queue.topic)
             return
         held_up: set[MessageQueue] = set()

@@ -16,12 +16,14 @@ from reput_client.transport.channel import (
     OnewayCall,
     Outgoing,
     RequestTemplate,
+    RocketBroker,
+    SentToRocket,
     UnsignedHead,
+    rocket_form,
 )
 from reput_client.transport.new_socket import CONNECT_WITH_TLS, connect, secure, try_until
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
-from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
 from reput_client.transport.runtime import Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
@@ -508,6 +510,8 @@ class BrokerConnection:
         """Write what the system takes without waiting; return whether nothing is left that no caller is writing."""
         if not self._writing and self._wire is not None:
             self._write_some(self._wire)
+        if self._secured is None:
+            return self._writing or not self._out
         return not self.has_unwritten
 
     def _write_some(self, sock: socket.socket | TlsSocket) -> bool:

@@ -27,8 +27,15 @@ from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
-from reput_client.transport.route_search import TRY_S, RouteSearch, have_masters
-from reput_client.transport.routing import RETRY_S, BrokerTable, Route, RouteTable
+from reput_client.transport.routing import (
+    RETRY_S,
+    TRY_S,
+    BrokerTable,
+    Route,
+    RouteSearch,
+    RouteTable,
+    have_masters,
+)
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from reput_client.arrow.attempts import Attempts
 from reput_client.blocking import Message
 from reput_client.blocking.bulk import BulkReader, StagingProducer
-from reput_client.produce.posted import Posted
+from reput_client.produce.block import Posted
 from reput_client.produce.staging_producer import StagingScope
 from reput_client.produce.unique_ids import new_generator
 from reput_pipeline.sink.options import SinkColumns, SinkOptions

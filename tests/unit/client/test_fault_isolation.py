@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_client.produce.fault_isolation import FaultIsolation
+from reput_client.produce.queue_selector import FaultIsolation
 from support.waiting import FakeSeconds
 
 
