@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from reput_client.blocking.client import BlockingClient, blocking, constructor, locked
 from reput_client.blocking.producer import Producer
-from reput_client.consume import bulk_reader
+from reput_client.consume import fetch_records as asynchronous
 from reput_client.produce import staging_producer
 
 
-class BulkReader(BlockingClient[bulk_reader.BulkReader]):
-    """Reads queues in bulk; a context manager. See `reput_client.consume.bulk_reader`."""
+class BulkReader(BlockingClient[asynchronous.BulkReader]):
+    """Reads queues in bulk; a context manager. See `reput_client.consume.fetch_records`."""
 
-    @constructor(bulk_reader.BulkReader)
-    def __init__(self, client: bulk_reader.BulkReader) -> None:
+    @constructor(asynchronous.BulkReader)
+    def __init__(self, client: asynchronous.BulkReader) -> None:
         super().__init__(client)
 
-    cluster = blocking(bulk_reader.BulkReader.cluster)
-    brokers = blocking(bulk_reader.BulkReader.brokers)
-    topics = blocking(bulk_reader.BulkReader.topics)
-    queue_bounds = blocking(bulk_reader.BulkReader.queue_bounds)
-    offset_by_time = blocking(bulk_reader.BulkReader.offset_by_time)
-    committed = blocking(bulk_reader.BulkReader.committed)
-    commit = blocking(bulk_reader.BulkReader.commit)
-    fetch = blocking(bulk_reader.BulkReader.fetch)
-    prefetch = blocking(bulk_reader.BulkReader.prefetch)
+    cluster = blocking(asynchronous.BulkReader.cluster)
+    brokers = blocking(asynchronous.BulkReader.brokers)
+    topics = blocking(asynchronous.BulkReader.topics)
+    queue_bounds = blocking(asynchronous.BulkReader.queue_bounds)
+    offset_by_time = blocking(asynchronous.BulkReader.offset_by_time)
+    committed = blocking(asynchronous.BulkReader.committed)
+    commit = blocking(asynchronous.BulkReader.commit)
+    fetch = blocking(asynchronous.BulkReader.fetch)
+    prefetch = blocking(asynchronous.BulkReader.prefetch)
 
 
 class StagingProducer(Producer):

@@ -12,7 +12,7 @@ from reput_client.blocking.offset_store import OffsetStore
 from reput_client.blocking.subscriber import BlockingSubscriber, check_plain, run_in_threads
 from reput_client.consume.group import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.consume.group.stop_signals import StopSignals
+from reput_client.consume.group.subscriber import StopSignals
 from reput_client.errors import ClientClosed, ReputError
 from reput_client.received import ReceivedMessage, V
 from reput_client.transport.options import takes

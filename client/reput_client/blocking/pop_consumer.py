@@ -10,7 +10,7 @@ from typing import Generic
 from reput_client.blocking.client import blocking, constructor
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.blocking.subscriber import BlockingSubscriber, check_plain, run_in_threads
-from reput_client.consume.group.stop_signals import StopSignals
+from reput_client.consume.group.subscriber import StopSignals
 from reput_client.errors import ClientClosed
 from reput_client.pop import consumer as asynchronous
 from reput_client.pop import popped

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from reput_client.blocking.client import BlockingClient
-from reput_client.consume.group.handlers import check_takes_a_message
-from reput_client.consume.group.subscriber import Subscriber
+from reput_client.consume.group.subscriber import Subscriber, check_takes_a_message
 from reput_client.received import R
 
 _LOOK_ROUND_S: Final = 0.5

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Generic
 
 from reput_client.consume.fetch_records import (
+    AHEAD_BYTES_MAX,
     COLUMN_BYTES,
     NO_END,
     ColumnsResult,
+    ReadAhead,
     columns_result,
     fetch_ext,
     fetched,
@@ -29,7 +31,6 @@ from reput_client.consume.pull import (
     pull_ext,
     pull_result,
 )
-from reput_client.consume.read_ahead import AHEAD_BYTES_MAX, ReadAhead
 from reput_client.received import V
 from reput_client.transport.address import Address
 from reput_client.transport.options import ClientOptions, takes

@@ -9,9 +9,7 @@ from functools import cached_property, partial
 from typing import Any, Generic, Self
 
 from reput_client.consume.group.failures import GiveBack, OnFailure, check_on_failure
-from reput_client.consume.group.handlers import awaited
-from reput_client.consume.group.stop_signals import StopSignals
-from reput_client.consume.group.subscriber import Subscriber
+from reput_client.consume.group.subscriber import StopSignals, Subscriber, awaited
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.pop.fetcher import PopFetcher, Wait
 from reput_client.pop.handling import Run, check_invisible

@@ -17,8 +17,7 @@ from uuid import uuid4
 
 from typing_extensions import override
 
-from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions
-from reput_client.consume.group.topic_search import TopicSearch
+from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions, TopicSearch
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import NoQueue

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
+from reput_client.consume.group.handover import RENEW_INTERVAL_S, TRUSTED_S
 from reput_client.consume.group.member import MemberParts
-from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import BrokerNotFound, RequestTimeout
 from reput_protocol.codes import RequestCode
