@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from reput_client.admin import ClusterMember as ClusterMember
-    from reput_client.admin.dead_letters import DeadLetter as DeadLetter
-    from reput_client.admin.dead_letters import DeadLetters as DeadLetters
     from reput_client.admin.message_history import CopyKind as CopyKind
     from reput_client.admin.message_history import MessageCopy as MessageCopy
     from reput_client.admin.message_history import MessageHistory as MessageHistory
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
     from reput_client.admin.message_history import MessageTrack as MessageTrack
     from reput_client.admin.message_history import TrackType as TrackType
     from reput_client.admin.topics import FetchedMessages as FetchedMessages
+    from reput_client.admin.undelivered import DeadLetter as DeadLetter
+    from reput_client.admin.undelivered import DeadLetters as DeadLetters
     from reput_client.consume.columns import CodedValues as CodedValues
     from reput_client.consume.columns import MessageColumns as MessageColumns
     from reput_client.consume.fetch_records import ColumnsResult as ColumnsResult
@@ -138,10 +138,10 @@ if TYPE_CHECKING:
 
 _SHARED: Final = {
     "reput_client.admin": "ClusterMember",
-    "reput_client.admin.dead_letters": "DeadLetter DeadLetters",
     "reput_client.admin.message_history": (
         "CopyKind MessageCopy MessageHistory MessageStep MessageTrack TrackType"
     ),
+    "reput_client.admin.undelivered": "DeadLetter DeadLetters",
     "reput_client.admin.topics": "FetchedMessages",
     "reput_client.consume.columns": "CodedValues MessageColumns",
     "reput_client.consume.fetch_records": "ColumnsResult",

@@ -16,7 +16,7 @@ from reput_client.blocking import Admin, PullConsumer
 from reput_client.blocking import Producer as ReputProducer
 from reput_client.credentials import Credentials
 from reput_client.errors import ConnectFailed
-from reput_client.tasks.celery.connecting import client_options
+from reput_client.tasks.celery.clients import client_options
 from reput_client.tasks.celery.receiving import SharedQueue
 from reput_client.tasks.celery.topics import Binding, exchange_topic, queue_topic
 from reput_client.tls import TLS

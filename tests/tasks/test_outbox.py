@@ -22,8 +22,8 @@ from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer, ReceivedMessage
 from reput_client.outbox import OutboxRow, OutboxStore, Outcome, Relay, columns_of
 from reput_client.outbox import relay as relay_module
+from reput_client.outbox.relay import SqliteLock
 from reput_client.outbox.sqlalchemy import SqlAlchemyOutbox
-from reput_client.outbox.sqlite_lock import SqliteLock
 from reput_client.tasks.django.interface import InvalidTaskBackend, TaskResultStatus, task_backends
 from reput_client.tasks.django.management.selected import relay_of
 from reput_client.tasks.django.models import Outbox

@@ -10,7 +10,7 @@ import click
 
 from reput_cli.failures import CommandFailed
 from reput_cli.output import Printer
-from reput_client.admin.dead_letters import DeadLetter, DeadLetters
+from reput_client.admin.undelivered import DeadLetter, DeadLetters
 from reput_client.blocking import Admin
 from reput_client.positions import Position
 from reput_protocol import properties as names

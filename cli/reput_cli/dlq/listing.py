@@ -18,7 +18,7 @@ from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, ago_text, rfc3339, write_message
 from reput_cli.positions import RangeType
 from reput_cli.preview import confirm, dry_run_option
-from reput_client.admin.dead_letters import DeadLetter
+from reput_client.admin.undelivered import DeadLetter
 from reput_client.blocking import Admin
 from reput_client.positions import Position
 from reput_protocol.commands.dead_letters import Replay

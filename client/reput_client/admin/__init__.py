@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reput_client.admin.message_history import MessageHistoryAdmin
-from reput_client.admin.schedules import ScheduleAdmin
 from reput_client.admin.users import UserAdmin
 from reput_client.preview import Preview
 from reput_client.transport.address import parse_address
@@ -75,7 +74,7 @@ class ClusterMember:
         return self.broker_id == MASTER_ID
 
 
-class Admin(MessageHistoryAdmin, ScheduleAdmin, UserAdmin):
+class Admin(MessageHistoryAdmin, UserAdmin):
     """Manages the brokers of a cluster; an async context manager for trio and asyncio.
 
     Changes are made at the master of every broker, and results of all of them are combined. Methods raise a subclass of

@@ -25,8 +25,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection
 
-from reput_client.outbox.row import OutboxRow, OutboxStore, Outcome, columns_of, first_of
-from reput_client.outbox.sqlite_lock import FIND_FILE, SqliteLock
+from reput_client.outbox.relay import (
+    FIND_FILE,
+    OutboxRow,
+    OutboxStore,
+    Outcome,
+    SqliteLock,
+    columns_of,
+    first_of,
+)
 from reput_protocol.record.message import Message
 
 _ROW_LOCKS: Final = frozenset({"postgresql", "mysql", "mariadb"})

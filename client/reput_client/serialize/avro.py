@@ -9,15 +9,16 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from reput_client.serialize.registered import (
+from reput_client.serialize.registry import (
     FRAME_BYTES,
     Registered,
+    Schema,
+    SchemaRegistry,
     frame,
     json_text,
     needs,
     schema_id_of,
 )
-from reput_client.serialize.registry import Schema, SchemaRegistry
 
 try:
     # In plain Python, for recursive schemas: the compiled reader overflows the stack and ends the process at some

@@ -7,8 +7,15 @@ from typing import Any, Final
 import msgspec
 
 from reput_client.received import V
-from reput_client.serialize.registered import FRAME_BYTES, Registered, frame, json_text, schema_id_of
-from reput_client.serialize.registry import Schema, SchemaRegistry
+from reput_client.serialize.registry import (
+    FRAME_BYTES,
+    Registered,
+    Schema,
+    SchemaRegistry,
+    frame,
+    json_text,
+    schema_id_of,
+)
 
 _encode: Final = msgspec.json.Encoder().encode
 

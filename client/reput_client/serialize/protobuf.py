@@ -5,15 +5,17 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any, Final, TypeVar
 
-from reput_client.serialize.registered import (
+from reput_client.serialize.registry import (
     Registered,
+    Schema,
+    SchemaReference,
+    SchemaRegistry,
     decode_indexes,
     encode_indexes,
     frame,
     needs,
     schema_id_of,
 )
-from reput_client.serialize.registry import Schema, SchemaReference, SchemaRegistry
 
 try:
     from google.protobuf.descriptor import Descriptor, FileDescriptor

@@ -6,7 +6,7 @@ import pytest
 
 from reput_cli.dlq.letters import chosen_by, without_origin
 from reput_client import ReceivedMessage
-from reput_client.admin.dead_letters import DeadLetter
+from reput_client.admin.undelivered import DeadLetter
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record, encode_record
 

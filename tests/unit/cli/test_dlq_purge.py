@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from reput_cli.dlq.listing import purge
 from reput_cli.failures import CommandFailed
-from reput_client.admin.dead_letters import DeadLetters
+from reput_client.admin.undelivered import DeadLetters
 from reput_protocol.commands.dead_letters import Replays
 
 

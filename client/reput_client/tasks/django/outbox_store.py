@@ -9,8 +9,7 @@ from django.db import connections, transaction
 from django.db.models.functions import Length
 
 from reput_client.outbox import OutboxRow, OutboxStore, Outcome
-from reput_client.outbox.row import first_of
-from reput_client.outbox.sqlite_lock import FIND_FILE, SqliteLock
+from reput_client.outbox.relay import FIND_FILE, SqliteLock, first_of
 from reput_client.tasks.django.models import Outbox
 
 _COLUMNS = ("id", "topic", "body", "options", "unique_id", "created_ms")
