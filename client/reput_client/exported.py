@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from reput_client.admin.topics import FetchedMessages as FetchedMessages
     from reput_client.admin.undelivered import DeadLetter as DeadLetter
     from reput_client.admin.undelivered import DeadLetters as DeadLetters
+    from reput_client.admin.users import UserDescription as UserDescription
+    from reput_client.admin.users import UserTable as UserTable
     from reput_client.consume.columns import CodedValues as CodedValues
     from reput_client.consume.columns import MessageColumns as MessageColumns
     from reput_client.consume.fetch_records import ColumnsResult as ColumnsResult
@@ -63,8 +65,6 @@ if TYPE_CHECKING:
     from reput_client.serialize.registry import SchemaRegistry as SchemaRegistry
     from reput_client.tls import TLS as TLS
     from reput_client.transport.backoff import Backoff as Backoff
-    from reput_client.users import UserDescription as UserDescription
-    from reput_client.users import UserTable as UserTable
     from reput_protocol.buffers import Buffer as Buffer
     from reput_protocol.codes import Ack as Ack
     from reput_protocol.codes import AckLevel as AckLevel
@@ -141,8 +141,9 @@ _SHARED: Final = {
     "reput_client.admin.message_history": (
         "CopyKind MessageCopy MessageHistory MessageStep MessageTrack TrackType"
     ),
-    "reput_client.admin.undelivered": "DeadLetter DeadLetters",
     "reput_client.admin.topics": "FetchedMessages",
+    "reput_client.admin.undelivered": "DeadLetter DeadLetters",
+    "reput_client.admin.users": "UserDescription UserTable",
     "reput_client.consume.columns": "CodedValues MessageColumns",
     "reput_client.consume.fetch_records": "ColumnsResult",
     "reput_client.consume.group.allocation": (
@@ -166,7 +167,6 @@ _SHARED: Final = {
     "reput_client.serialize.registry": "RegisteredSchema Schema SchemaReference SchemaRegistry",
     "reput_client.tls": "TLS",
     "reput_client.transport.backoff": "Backoff",
-    "reput_client.users": "UserDescription UserTable",
     "reput_protocol.buffers": "Buffer",
     "reput_protocol.codes": (
         "Ack AckLevel Boundary BoundaryType ConsumeFromWhere ConsumeResult ConsumeType "

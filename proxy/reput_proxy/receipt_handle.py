@@ -15,7 +15,7 @@ from reput_proxy.rejections import Code, Rejected
 
 
 class Delivery:
-    """A message that a client has, by its handle; see `reput_client.pop.settling.Delivered`."""
+    """A message that a client has, by its handle; see `reput_client.pop.popped.Delivered`."""
 
     __slots__ = (
         "_handle",

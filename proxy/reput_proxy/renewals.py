@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from reput_client.errors import InvalidHandle
-from reput_client.pop.popped import PoppedMessage
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import PoppedMessage, Settling
 from reput_protocol.errors import ReputError
 from reput_proxy import log
 from reput_proxy.clients import ClientKey

@@ -8,7 +8,7 @@ from typing import Final
 
 from reput_client import TLS, Credentials, Producer
 from reput_client.consume.offsets import OffsetRequests
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import Settling
 from reput_client.produce.transactions import TransactionProducer
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session

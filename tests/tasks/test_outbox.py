@@ -25,9 +25,8 @@ from reput_client.outbox import relay as relay_module
 from reput_client.outbox.relay import SqliteLock
 from reput_client.outbox.sqlalchemy import SqlAlchemyOutbox
 from reput_client.tasks.django.interface import InvalidTaskBackend, TaskResultStatus, task_backends
-from reput_client.tasks.django.management.selected import relay_of
-from reput_client.tasks.django.models import Outbox
-from reput_client.tasks.django.outbox_store import DjangoOutbox
+from reput_client.tasks.django.management.commands.reput_relay import relay_of
+from reput_client.tasks.django.models import DjangoOutbox, Outbox
 from reput_protocol.errors import ErrorCode, InvalidMessage, ReputError, error_from_response
 from reput_protocol.record.message import encode_properties_text
 from support.waiting import wait_until

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from reput_client.blocking.client import BlockingClient, blocking, constructor, locked
 from reput_client.blocking.producer import Producer
-from reput_client.consume import fetch_records as asynchronous
-from reput_client.produce import staging_producer
+from reput_client.consume.fetch_records import BulkReader as AsyncBulkReader
+from reput_client.produce.staging_producer import StagingProducer as AsyncStagingProducer
 
 
-class BulkReader(BlockingClient[asynchronous.BulkReader]):
+class BulkReader(BlockingClient[AsyncBulkReader]):
     """Reads queues in bulk; a context manager. See `reput_client.consume.fetch_records`."""
 
-    @constructor(asynchronous.BulkReader)
-    def __init__(self, client: asynchronous.BulkReader) -> None:
+    @constructor(AsyncBulkReader)
+    def __init__(self, client: AsyncBulkReader) -> None:
         super().__init__(client)
 
-    cluster = blocking(asynchronous.BulkReader.cluster)
-    brokers = blocking(asynchronous.BulkReader.brokers)
-    topics = blocking(asynchronous.BulkReader.topics)
-    queue_bounds = blocking(asynchronous.BulkReader.queue_bounds)
-    offset_by_time = blocking(asynchronous.BulkReader.offset_by_time)
-    committed = blocking(asynchronous.BulkReader.committed)
-    commit = blocking(asynchronous.BulkReader.commit)
-    fetch = blocking(asynchronous.BulkReader.fetch)
-    prefetch = blocking(asynchronous.BulkReader.prefetch)
+    cluster = blocking(AsyncBulkReader.cluster)
+    brokers = blocking(AsyncBulkReader.brokers)
+    topics = blocking(AsyncBulkReader.topics)
+    queue_bounds = blocking(AsyncBulkReader.queue_bounds)
+    offset_by_time = blocking(AsyncBulkReader.offset_by_time)
+    committed = blocking(AsyncBulkReader.committed)
+    commit = blocking(AsyncBulkReader.commit)
+    fetch = blocking(AsyncBulkReader.fetch)
+    prefetch = blocking(AsyncBulkReader.prefetch)
 
 
 class StagingProducer(Producer):
     """Stages messages and publishes them as a batch; a context manager. See `reput_client.produce.staging_producer`."""
 
-    @constructor(staging_producer.StagingProducer)
-    def __init__(self, client: staging_producer.StagingProducer) -> None:
+    @constructor(AsyncStagingProducer)
+    def __init__(self, client: AsyncStagingProducer) -> None:
         BlockingClient.__init__(self, client)  # not Producer's, which makes a client without staging
 
-    write_queues = blocking(staging_producer.StagingProducer.write_queues)
-    begin = locked(staging_producer.StagingProducer.begin)
-    stage = blocking(staging_producer.StagingProducer.stage)
-    wait_staged = blocking(staging_producer.StagingProducer.wait_staged)
-    end = blocking(staging_producer.StagingProducer.end)
-    commit = blocking(staging_producer.StagingProducer.commit)
-    abort = blocking(staging_producer.StagingProducer.abort)
-    query_staged = blocking(staging_producer.StagingProducer.query_staged)
-    limits = blocking(staging_producer.StagingProducer.limits)
-    post_block = blocking(staging_producer.StagingProducer.post_block)
+    write_queues = blocking(AsyncStagingProducer.write_queues)
+    begin = locked(AsyncStagingProducer.begin)
+    stage = blocking(AsyncStagingProducer.stage)
+    wait_staged = blocking(AsyncStagingProducer.wait_staged)
+    end = blocking(AsyncStagingProducer.end)
+    commit = blocking(AsyncStagingProducer.commit)
+    abort = blocking(AsyncStagingProducer.abort)
+    query_staged = blocking(AsyncStagingProducer.query_staged)
+    limits = blocking(AsyncStagingProducer.limits)
+    post_block = blocking(AsyncStagingProducer.post_block)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from reput_client import offset_store
 from reput_client.blocking.client import BlockingClient, blocking, constructor, locked, on_blocking_runtime
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.consume.group import consumer as group_consumer
+from reput_client.consume.group.consumer import Consumer as AsyncConsumer
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.subscriber import StopSignals, Subscriber, check_takes_a_message
 from reput_client.errors import ClientClosed, ReputError
-from reput_client.pop import consumer as pop_consumer
-from reput_client.pop import popped
+from reput_client.pop.consumer import PopConsumer as AsyncPopConsumer
 from reput_client.pop.handling import Run
-from reput_client.pop.settling import Popped
+from reput_client.pop.popped import Popped
+from reput_client.pop.popped import PoppedMessage as AsyncPoppedMessage
 from reput_client.received import R, ReceivedMessage, V
 from reput_client.transport.options import takes
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
@@ -181,7 +181,7 @@ def run_in_threads(
         raise failures[0]
 
 
-_Consumer = on_blocking_runtime(group_consumer.Consumer)
+_Consumer = on_blocking_runtime(AsyncConsumer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class BlockingConsumerOptions(ConsumerOptions[V]):
     offset_store: OffsetStore | None = None  # type: ignore[assignment]
 
 
-class Consumer(BlockingSubscriber[group_consumer.Consumer[V]], Generic[V]):
+class Consumer(BlockingSubscriber[AsyncConsumer[V]], Generic[V]):
     """A member of a consumer group; a context manager and an iterator. See `reput_client.Consumer`.
 
     One thread iterates; any thread may close the consumer, which ends the iteration. A daemon thread keeps the
@@ -220,15 +220,15 @@ class Consumer(BlockingSubscriber[group_consumer.Consumer[V]], Generic[V]):
         """The assigned queues that are paused."""
         return self._runtime.call(lambda: self._client.paused)
 
-    positions = locked(group_consumer.Consumer.positions)
-    lag = blocking(group_consumer.Consumer.lag)
-    seek = locked(group_consumer.Consumer.seek)
-    seek_to_time = blocking(group_consumer.Consumer.seek_to_time)
-    seek_to_beginning = blocking(group_consumer.Consumer.seek_to_beginning)
-    seek_to_end = blocking(group_consumer.Consumer.seek_to_end)
-    pause = locked(group_consumer.Consumer.pause)
-    resume = locked(group_consumer.Consumer.resume)
-    members = blocking(group_consumer.Consumer.members)
+    positions = locked(AsyncConsumer.positions)
+    lag = blocking(AsyncConsumer.lag)
+    seek = locked(AsyncConsumer.seek)
+    seek_to_time = blocking(AsyncConsumer.seek_to_time)
+    seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
+    seek_to_end = blocking(AsyncConsumer.seek_to_end)
+    pause = locked(AsyncConsumer.pause)
+    resume = locked(AsyncConsumer.resume)
+    members = blocking(AsyncConsumer.members)
 
     def __iter__(self) -> Self:
         return self
@@ -241,12 +241,12 @@ class Consumer(BlockingSubscriber[group_consumer.Consumer[V]], Generic[V]):
                 raise StopIteration
         return message
 
-    receive = blocking(group_consumer.Consumer[V].receive)
-    take = blocking(group_consumer.Consumer[V].take)
-    receive_many = blocking(group_consumer.Consumer[V].receive_many)
-    commit = blocking(group_consumer.Consumer.commit)
-    failed = blocking(group_consumer.Consumer.failed)
-    rewind = locked(group_consumer.Consumer.rewind)
+    receive = blocking(AsyncConsumer[V].receive)
+    take = blocking(AsyncConsumer[V].take)
+    receive_many = blocking(AsyncConsumer[V].receive_many)
+    commit = blocking(AsyncConsumer.commit)
+    failed = blocking(AsyncConsumer.failed)
+    rewind = locked(AsyncConsumer.rewind)
 
     def stop(self) -> None:
         """Deliver no more messages: an iteration ends at its next message, `run` when its handlers are done.
@@ -331,21 +331,21 @@ class PoppedMessage(Popped[V]):
         assert isinstance(runtime, BlockingRuntime), "it was received by a synchronous client"
         return runtime
 
-    ack = blocking(popped.PoppedMessage.ack)
-    nack = blocking(popped.PoppedMessage.nack)  # type: ignore[arg-type]  # done on return
-    extend = blocking(popped.PoppedMessage.extend)
-    reject = blocking(popped.PoppedMessage.reject)  # type: ignore[arg-type]
+    ack = blocking(AsyncPoppedMessage.ack)
+    nack = blocking(AsyncPoppedMessage.nack)  # type: ignore[arg-type]  # done on return
+    extend = blocking(AsyncPoppedMessage.extend)
+    reject = blocking(AsyncPoppedMessage.reject)  # type: ignore[arg-type]
 
 
-class PopConsumer(BlockingSubscriber[pop_consumer.PopConsumer[V]], Generic[V]):
+class PopConsumer(BlockingSubscriber[AsyncPopConsumer[V]], Generic[V]):
     """Receives messages that no other member of the group has meanwhile; a context manager.
 
     Arguments and errors are those of `reput_client.PopConsumer`. Threads may share one. While `run` is active, a daemon
     thread acknowledges handled messages and extends the invisible times of the others.
     """
 
-    @constructor(pop_consumer.PopConsumer)
-    def __init__(self, client: pop_consumer.PopConsumer[V]) -> None:
+    @constructor(AsyncPopConsumer)
+    def __init__(self, client: AsyncPopConsumer[V]) -> None:
         super().__init__(client)
 
     @property

@@ -13,8 +13,7 @@ from reput_client.consume.group.subscriber import StopSignals, Subscriber, await
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.pop.fetcher import PopFetcher, Wait
 from reput_client.pop.handling import Run, check_invisible
-from reput_client.pop.popped import M, PoppedMessage
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import M, PoppedMessage, Settling
 from reput_client.received import V
 from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode

@@ -21,8 +21,7 @@ from reput_client.consume.group.subscriptions import Start, StartingPoints, Subs
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import NoQueue
-from reput_client.pop.popped import popped_messages
-from reput_client.pop.settling import Popped, Settling
+from reput_client.pop.popped import Popped, Settling, popped_messages
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection

@@ -29,7 +29,7 @@ from reput_client.tasks.django.interface import (
     task_finished,
     task_started,
 )
-from reput_client.tasks.django.management.selected import add_backend, relay_of, selected_backend
+from reput_client.tasks.django.management.commands.reput_relay import add_backend, relay_of, selected_backend
 from reput_client.tasks.django.stored_task import (
     decode,
     due,
