@@ -239,6 +239,9 @@ class ReadAhead:
         session: has the connections and waits for answers.
         code: PULL_MESSAGE or FETCH_RECORDS.
         bytes_max: of all answers. Without room there is no request, unless others were not taken for a while.
+
+    Attributes:
+        asked: the requests by queue, the oldest first.
     """
 
     def __init__(
@@ -251,8 +254,7 @@ class ReadAhead:
         self._session = session
         self._code = code
         self._bytes_max = bytes_max
-        self._pulls: dict[MessageQueue, _Ahead] = {}
-        """Oldest first."""
+        self.asked: dict[MessageQueue, _Ahead] = {}
 
     def start(
         self,
@@ -271,15 +273,15 @@ class ReadAhead:
         if connection is not None and connection.usable() and self._make_room(size, now):
             call = connection.start_template(RequestTemplate(self._code, ext), Waiter())
             connection.flush_now()
-            self._pulls[queue] = _Ahead(what, connection, connection.epoch, call, now, size)
+            self.asked[queue] = _Ahead(what, connection, connection.epoch, call, now, size)
 
     def _make_room(self, size: int, now: float) -> bool:
         """Return whether there is room, if need be without answers that were not taken for a while.
 
         Those of queues that are read one after the other are not dropped: each would be, just before it is taken.
         """
-        held = size + sum(ahead.held_bytes for ahead in self._pulls.values())
-        for queue, ahead in list(self._pulls.items()):
+        held = size + sum(ahead.held_bytes for ahead in self.asked.values())
+        for queue, ahead in list(self.asked.items()):
             if held <= self._bytes_max or now - ahead.asked_at < _UNUSED_S:
                 break
             held -= ahead.held_bytes
@@ -288,7 +290,7 @@ class ReadAhead:
 
     async def take(self, queue: MessageQueue, what: object, deadline: float) -> Call | None:
         """Return the answered request for `what`; None if there is none, it failed, or `deadline` passed."""
-        ahead = self._pulls.pop(queue, None)
+        ahead = self.asked.pop(queue, None)
         if ahead is None:
             return None
         session, call = self._session, ahead.call
@@ -314,7 +316,7 @@ class ReadAhead:
 
     def drop(self, queue: MessageQueue) -> None:
         """Abandon the request of a queue."""
-        ahead = self._pulls.pop(queue, None)
+        ahead = self.asked.pop(queue, None)
         if ahead is not None and not ahead.call.done:
             ahead.connection.abandon(ahead.call)
 
