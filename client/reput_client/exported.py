@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from reput_client.errors import *  # noqa: F403
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
     from reput_client.preview import Preview as Preview
-    from reput_client.produce.posted import OnDone as OnDone
-    from reput_client.produce.posted import Posted as Posted
+    from reput_client.receipts import OnDone as OnDone
+    from reput_client.receipts import Posted as Posted
     from reput_client.receipts import SendReceipt as SendReceipt
     from reput_client.receipts import TransactionReceipt as TransactionReceipt
     from reput_client.received import ReceivedMessage as ReceivedMessage
@@ -158,8 +158,7 @@ _SHARED: Final = {
     "reput_client.credentials": "Credentials",
     "reput_client.offset_store": "ReadOffsetType",
     "reput_client.preview": "Preview",
-    "reput_client.produce.posted": "OnDone Posted",
-    "reput_client.receipts": "SendReceipt TransactionReceipt",
+    "reput_client.receipts": "OnDone Posted SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
     "reput_client.serialize.avro": "Avro AvroSchema",
     "reput_client.serialize.json": "Json",

@@ -17,9 +17,8 @@ from reput_client.blocking.client import (
 )
 from reput_client.errors import ClientClosed, PostsFailed
 from reput_client.produce import transactions
-from reput_client.produce.posted import Posted
 from reput_client.produce.producer import Producer as AsyncProducer
-from reput_client.receipts import SendReceipt, TransactionReceipt
+from reput_client.receipts import Posted, SendReceipt, TransactionReceipt
 from reput_client.received import ReceivedMessage
 from reput_client.transport.options import takes
 from reput_protocol.buffers import Buffer

@@ -35,14 +35,13 @@ from reput_client.produce.contents import (
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.gathering import BUFFER_BYTES, Gathering
 from reput_client.produce.many import SendOfMany
-from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import Putter, check_single
 from reput_client.produce.queue_selector import QueueChoice, RoundRobin, choice_of, ordered
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
-from reput_client.receipts import SendReceipt
+from reput_client.receipts import OnDone, Posted, SendReceipt
 from reput_client.received import ReceivedMessage
 from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from reput_client.arrow.attempts import Attempts
 from reput_client.blocking import Message
 from reput_client.blocking.bulk import BulkReader, StagingProducer
-from reput_client.produce.posted import Posted
 from reput_client.produce.staging_producer import StagingScope
 from reput_client.produce.unique_ids import new_generator
+from reput_client.receipts import Posted
 from reput_pipeline.sink.options import SinkOptions
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, BadRows, Messages, RowReader
