@@ -93,11 +93,7 @@ class BlockReceipts(Sequence[SendReceipt]):
     __slots__ = ("_positions", "_result", "_topic", "_unique_ids")
 
     def __init__(
-        self,
-        topic: str,
-        result: PutMessageResult,
-        positions: Sequence[int],
-        unique_ids: Sequence[str | None],
+        self, topic: str, result: PutMessageResult, positions: Sequence[int], unique_ids: Sequence[str | None]
     ) -> None:
         self._topic = topic
         self._result = result

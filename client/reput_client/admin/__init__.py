@@ -35,9 +35,6 @@ from reput_protocol.commands.operation import (
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
 from reput_protocol.commands.topic import MASTER_ID, ClusterInfo, KVTable
 from reput_protocol.errors import ErrorCode, NotFound, ReputError, RequestNotSupported
-from reput_protocol.wire.header import HeaderType
-
-_MSGPACK = HeaderType.MSGPACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +139,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
         Raises:
             NotFound: no client is connected from there.
         """
-        ext = DisconnectClientHeader(address).to_ext(_MSGPACK)
+        ext = DisconnectClientHeader(address).to_ext()
         await self._ask_one(broker_name, RequestCode.DISCONNECT_CLIENT, ext, f"connection of {address}")
 
     async def broker_config(self, broker_name: str | None = None) -> list[ConfigOption]:
@@ -169,7 +166,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
             rows_max: upper bound of the rows, of 1 to 2016.
             has_names: whether those of groups and topics are wanted; the steps are then at least 10 s.
         """
-        ext = ReadHistoryHeader(begin_s, end_s, rows_max, has_names).to_ext(_MSGPACK)
+        ext = ReadHistoryHeader(begin_s, end_s, rows_max, has_names).to_ext()
         call = await self._ask_one(broker_name, RequestCode.READ_HISTORY, ext, "history of the broker")
         return BrokerHistory.from_json(call.body)
 
@@ -234,7 +231,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
                 balancers send no more clients.
             broker_name: as for `describe_broker`.
         """
-        ext = SetIntakeHeader(Intake(intake)).to_ext(_MSGPACK)
+        ext = SetIntakeHeader(Intake(intake)).to_ext()
         call = await self._ask_one(broker_name, RequestCode.SET_INTAKE, ext, "intake of the broker")
         return FlushedBody.from_json(call.body).was
 
@@ -291,7 +288,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
         """
         header = PromoteBrokerHeader(broker_id, force)
         call = await self._ask(
-            RequestCode.PROMOTE_BROKER, header.to_ext(_MSGPACK), f"promotion of broker {broker_id}"
+            RequestCode.PROMOTE_BROKER, header.to_ext(), f"promotion of broker {broker_id}"
         )
         return Promotion.from_json(call.body)
 
@@ -318,7 +315,7 @@ async def _reported(session: Session, member: ClusterMember) -> ClusterMember:
         what = f"state of {member.broker_name} at {member.address}"
         call = await session.ask_ok(RequestCode.GET_BROKER_HA_STATUS, {}, what=what, address=address)
         copies = HARuntimeInfo.from_json(call.body)
-        asked = QueryReplicaStateHeader().to_ext(_MSGPACK)
+        asked = QueryReplicaStateHeader().to_ext()
         try:
             call = await session.ask_ok(RequestCode.QUERY_REPLICA_STATE, asked, what=what, address=address)
             state = ReplicaState.from_json(call.body)

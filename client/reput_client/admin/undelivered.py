@@ -54,10 +54,7 @@ from reput_protocol.names import check_group, check_send_topic, check_topic, dlq
 from reput_protocol.printable import counted
 from reput_protocol.record.dead_letter import dead_letter_origin
 from reput_protocol.record.message import NOT_SERIALIZED, Message, MessageQueue
-from reput_protocol.wire.header import HeaderType, Value
-
-_MSGPACK: Final = HeaderType.MSGPACK
-
+from reput_protocol.wire.header import Value
 
 _REPLAY_TIMEOUT_S: Final = 15.0
 """The broker may have to find in its index first what was replayed."""
@@ -140,7 +137,7 @@ class UndeliveredAdmin(TopicAdmin):
         There may be fewer than `max_messages`. It is the broker at the client's address, or the named broker's master.
         """
         topic = None if topic is None else check_topic(topic)
-        ext = ListDelayedHeader(topic, key, max_messages, cursor or None).to_ext(_MSGPACK)
+        ext = ListDelayedHeader(topic, key, max_messages, cursor or None).to_ext()
         what = "list of delayed messages"
         call = await self._ask_one(broker_name, RequestCode.LIST_DELAYED_MESSAGES, ext, what)
         return DelayedMessageList.from_json(call.body)
@@ -175,7 +172,7 @@ class UndeliveredAdmin(TopicAdmin):
         header = CancelDelayedHeader(check_topic(topic), key)
         answers = await self._ask_each(
             RequestCode.CANCEL_DELAYED_MESSAGE,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"cancel {key} of {topic}",
             absent=(NotFound,),
         )
@@ -221,7 +218,7 @@ class UndeliveredAdmin(TopicAdmin):
         master.
         """
         topic = None if topic is None else check_topic(topic)
-        ext = ListTransactionsHeader(topic, key, max_transactions, cursor).to_ext(_MSGPACK)
+        ext = ListTransactionsHeader(topic, key, max_transactions, cursor).to_ext()
         call = await self._ask_one(broker_name, RequestCode.LIST_TRANSACTIONS, ext, "open transactions")
         return OpenTransactions.from_json(call.body)
 
@@ -274,7 +271,7 @@ class UndeliveredAdmin(TopicAdmin):
         )
         await self._session.ask_ok(
             RequestCode.END_TRANSACTION,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             what=f"end of transaction {transaction.unique_id}",
             queue=MessageQueue(transaction.topic, transaction.broker_name, transaction.queue_id),
         )
@@ -325,7 +322,7 @@ class UndeliveredAdmin(TopicAdmin):
                 sent, and are not sent again.
         """
         topic = None if target is None else check_send_topic(target)
-        header = ReplayHeader(check_group(group), topic, again or None, dry_run or None).to_ext(_MSGPACK)
+        header = ReplayHeader(check_group(group), topic, again or None, dry_run or None).to_ext()
         places = [LetterPlace(one) if isinstance(one, int) else one for one in letters]
         outcomes: list[ReplayedLetter] = []
         what = f"replay of dead letters of {group}"
@@ -349,7 +346,7 @@ class UndeliveredAdmin(TopicAdmin):
             TopicNotFound: the group has no dead letters.
             BrokerError: it is unknown which of them were replayed.
         """
-        header = QueryReplaysHeader(check_group(group), begin_offset, end_offset).to_ext(_MSGPACK)
+        header = QueryReplaysHeader(check_group(group), begin_offset, end_offset).to_ext()
         what = f"replayed dead letters of {group}"
         return Replays.from_json(
             await self._of_letters(broker_name, RequestCode.QUERY_REPLAYS, header, what, b"")
@@ -464,16 +461,13 @@ class UndeliveredAdmin(TopicAdmin):
         header = ChangeScheduleHeader(schedule.definition.topic, name, change)
         broker = schedule.broker_name
         calls = await self._ask_each(
-            RequestCode.CHANGE_SCHEDULE,
-            header.to_ext(_MSGPACK),
-            f"{change} schedule {name}",
-            brokers=[broker],
+            RequestCode.CHANGE_SCHEDULE, header.to_ext(), f"{change} schedule {name}", brokers=[broker]
         )
         return ChangeScheduleResult.from_ext(calls[broker].answer.ext)
 
     async def _schedules(self, header: ListSchedulesHeader) -> list[ScheduleDescription]:
         calls = await self._ask_each(
-            RequestCode.LIST_SCHEDULES, header.to_ext(_MSGPACK), "schedules", absent=(RequestNotSupported,)
+            RequestCode.LIST_SCHEDULES, header.to_ext(), "schedules", absent=(RequestNotSupported,)
         )
         found = [one for call in calls.values() for one in ScheduleList.from_json(call.body).schedules]
         return sorted(found, key=lambda one: one.definition.name)

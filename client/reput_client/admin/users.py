@@ -28,7 +28,7 @@ from reput_protocol.commands.users import (
 from reput_protocol.errors import BodyMalformed, ReputError, RequestNotSupported
 from reput_protocol.printable import counted
 from reput_protocol.rights import Rule
-from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.header import Value
 from reput_protocol.wire.signature import check_new_secret, check_user_name
 
 
@@ -374,12 +374,12 @@ def _info_body(
 
 def _user_ext(name: str) -> dict[str, Value]:
     """Return the fields of a request about a user. Raises ValueError: the name is not valid."""
-    return UserHeader(check_user_name(name)).to_ext(HeaderType.MSGPACK)
+    return UserHeader(check_user_name(name)).to_ext()
 
 
 def _subject_ext(subject: str, resource: str | None = None) -> dict[str, Value]:
     """Return the fields of a request about rules."""
-    return AclHeader(subject_text(subject), resource=resource).to_ext(HeaderType.MSGPACK)
+    return AclHeader(subject_text(subject), resource=resource).to_ext()
 
 
 def _rules_body(subject: str, rules: Iterable[Rule]) -> bytes:

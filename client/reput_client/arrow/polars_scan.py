@@ -67,10 +67,7 @@ def scan_polars(
     numbers = None if queues is None else list(queues)
 
     def batches(
-        needed: list[str] | None,
-        predicate: pl.Expr | None,
-        rows: int | None,
-        rows_of_polars: int | None,
+        needed: list[str] | None, predicate: pl.Expr | None, rows: int | None, rows_of_polars: int | None
     ) -> Iterator[pl.DataFrame]:
         reader = read_arrow(
             source,

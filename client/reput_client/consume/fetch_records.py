@@ -22,12 +22,7 @@ from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import Session, is_not_master
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.pull import (
-    FETCH_BYTES,
-    FetchRecordsHeader,
-    FetchRecordsResult,
-    QueueBoundsTable,
-)
+from reput_protocol.commands.pull import FETCH_BYTES, FetchRecordsHeader, FetchRecordsResult, QueueBoundsTable
 from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.errors import TopicNotFound, error_from_response
 from reput_protocol.filter.tags import TagFilter
@@ -35,7 +30,7 @@ from reput_protocol.kernel.records import checksum_faults, queue_records, record
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
 from reput_protocol.wire.channel import Call, Waiter
-from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.header import Value
 
 if TYPE_CHECKING:
     from reput_client.consume.columns import MessageColumns
@@ -66,18 +61,12 @@ class FetchedBlock(NamedTuple):
 
 
 def fetch_ext(
-    topic: str,
-    queue_id: int,
-    start: int,
-    end: int,
-    max_bytes: int,
-    tags: str,
-    generation: str | None = None,
+    topic: str, queue_id: int, start: int, end: int, max_bytes: int, tags: str, generation: str | None = None
 ) -> dict[str, Value]:
     """Return the header fields of a fetch of `[start, end)`."""
     subscription = None if tags == "*" else tags
     header = FetchRecordsHeader(topic, queue_id, start, end, max_bytes, subscription, generation)
-    return header.to_ext(HeaderType.MSGPACK)
+    return header.to_ext()
 
 
 def fetched_block(call: Call) -> FetchedBlock:
@@ -178,8 +167,7 @@ def require_columns() -> None:
         if missing.name != "numpy":
             raise
         raise ModuleNotFoundError(
-            "columns are NumPy arrays, and NumPy is not installed: pip install numpy",
-            name="numpy",
+            "columns are NumPy arrays, and NumPy is not installed: pip install numpy", name="numpy"
         ) from missing
 
 
@@ -245,11 +233,7 @@ class ReadAhead:
     """
 
     def __init__(
-        self,
-        session: Session,
-        code: RequestCode = RequestCode.PULL_MESSAGE,
-        *,
-        bytes_max: float = math.inf,
+        self, session: Session, code: RequestCode = RequestCode.PULL_MESSAGE, *, bytes_max: float = math.inf
     ) -> None:
         self._session = session
         self._code = code

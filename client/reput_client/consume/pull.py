@@ -29,7 +29,7 @@ from reput_protocol.record.layout import RECORD_BYTES_MIN
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.row import QUEUE_ID, QUEUE_OFFSET, TAG, TOPIC, WIDTH
 from reput_protocol.wire.channel import Call
-from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.header import Value
 
 log = logging.getLogger("reput_client")
 PULL_MESSAGES_MAX: Final = 1024
@@ -124,7 +124,7 @@ def pull_ext(
         subscription=wanted.expression,
         expression_type=wanted.expression_type.value,
         max_msg_bytes=max_bytes,
-    ).to_ext(HeaderType.MSGPACK)
+    ).to_ext()
 
 
 class PulledMessages(Sequence[ReceivedMessage[V]]):

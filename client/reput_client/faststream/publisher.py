@@ -74,11 +74,7 @@ class ReputProducer(ProducerProto[ReputPublishCommand]):
             return await self._connected.send(message, **_send_options(cmd))
         with suppress(RequesterGone):
             await self._connected.reply(
-                cmd.request,
-                message.body,
-                tag=message.tag,
-                keys=message.keys,
-                properties=message.properties,
+                cmd.request, message.body, tag=message.tag, keys=message.keys, properties=message.properties
             )
         return None
 

@@ -11,11 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from faststream import AckPolicy, PublishCommand, StreamMessage
-from faststream._internal.configs import (
-    BrokerConfig,
-    SubscriberSpecificationConfig,
-    SubscriberUsecaseConfig,
-)
+from faststream._internal.configs import BrokerConfig, SubscriberSpecificationConfig, SubscriberUsecaseConfig
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.subscriber.utils import MultiLock

@@ -129,12 +129,7 @@ class _Store(OutboxStore):
         if not ids:
             return []
         wanted = select(
-            columns.id,
-            columns.topic,
-            columns.body,
-            columns.options,
-            columns.unique_id,
-            columns.created_ms,
+            columns.id, columns.topic, columns.body, columns.options, columns.unique_id, columns.created_ms
         )
         found = connection.execute(wanted.where(columns.id.in_(ids)).order_by(columns.id))
         return [OutboxRow(*row) for row in found]

@@ -21,7 +21,6 @@ from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionG
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
 from reput_protocol.errors import GroupNotFound, ReputError
 from reput_protocol.names import check_client_group
-from reput_protocol.wire.header import HeaderType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +133,7 @@ class PopConsumer(Subscriber, Generic[V]):
             try:
                 call = await session.ask_ok(
                     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-                    SubscriptionGroupHeader(self.group).to_ext(HeaderType.MSGPACK),
+                    SubscriptionGroupHeader(self.group).to_ext(),
                     what=f"settings of {self.group} at {name}",
                     address=address,
                 )

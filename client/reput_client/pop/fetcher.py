@@ -27,15 +27,10 @@ from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import SILENCE_S, Session, wall_clock_ms
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.pop import (
-    POP_MESSAGES_MAX,
-    NotificationHeader,
-    PopMessageHeader,
-)
+from reput_protocol.commands.pop import POP_MESSAGES_MAX, NotificationHeader, PopMessageHeader
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound, error_from_response
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call, Waiter
-from reput_protocol.wire.header import HeaderType
 
 M = TypeVar("M", bound=Popped)
 
@@ -280,7 +275,7 @@ class PopFetcher:
             await self._begin(source)
             call = await session.ask(
                 RequestCode.POP_MESSAGE,
-                header.to_ext(HeaderType.MSGPACK),
+                header.to_ext(),
                 what=f"pop from {queue.topic} at {queue.broker_name}",
                 queue=queue,
                 deadline=deadline,
@@ -391,7 +386,7 @@ class PopFetcher:
         )
         source.connection = connection
         source.call_until = now + wait_s + _GRACE_S
-        template = RequestTemplate(RequestCode.NOTIFICATION, header.to_ext(HeaderType.MSGPACK))
+        template = RequestTemplate(RequestCode.NOTIFICATION, header.to_ext())
         source.call = connection.start_template(template, _Arrival(self))
 
     def forget(self) -> None:

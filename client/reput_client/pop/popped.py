@@ -36,7 +36,6 @@ from reput_protocol.properties import POP_CK, decode_properties
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.row import PROPERTIES, QUEUE_ID, QUEUE_OFFSET, WIDTH
 from reput_protocol.wire.channel import Call
-from reput_protocol.wire.header import HeaderType
 
 _NOT_IN_HAND = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE)
 """How brokers refuse a handle."""
@@ -299,7 +298,7 @@ class Settling:
         body: bytes = b"",
     ) -> Call:
         """Send a request to the master of a message's broker."""
-        ext = {} if header is None else header.to_ext(HeaderType.MSGPACK)
+        ext = {} if header is None else header.to_ext()
         try:
             return await self.session.ask_ok(code, ext, what=what, queue=_asked_for(message), body=body)
         except BrokerError as error:

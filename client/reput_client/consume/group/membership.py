@@ -59,13 +59,11 @@ from reput_protocol.commands.offset import (
     ResetOffsetHeader,
 )
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
-from reput_protocol.wire.header import HeaderType
 
 _RETRY_S: Final = 0.25
 _SEVERAL_ADDRESSES_S: Final = 5.0
 _SLAVE_AFTER_S: Final = 1.0
 """How long a master may be away before a slave is read."""
-_MSGPACK = HeaderType.MSGPACK
 
 log = logging.getLogger("reput_client")
 
@@ -351,7 +349,7 @@ class Membership(Chore):
         """
         call = await self._session.ask_ok(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            ConsumerListHeader(self._group).to_ext(_MSGPACK),
+            ConsumerListHeader(self._group).to_ext(),
             what=f"members of {self._group}",
             address=address,
         )

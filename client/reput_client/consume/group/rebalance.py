@@ -215,11 +215,7 @@ class Rebalancer(Chore):
         self._members[route.topic] = list(members)
 
     def _from_living(
-        self,
-        route: Route,
-        mine: set[MessageQueue],
-        members: Sequence[str],
-        strategy: AllocationStrategy,
+        self, route: Route, mine: set[MessageQueue], members: Sequence[str], strategy: AllocationStrategy
     ) -> set[MessageQueue]:
         """Return those of our queues that another living member may have."""
         me = self._membership.client_id

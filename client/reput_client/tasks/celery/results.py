@@ -335,13 +335,7 @@ class Backend(BaseKeyValueStoreBackend, AsyncBackendMixin):
     # -- results -----------------------------------------------------------------------------------------------
 
     def _store_result(
-        self,
-        task_id: str,
-        result: Any,
-        state: str,
-        traceback: Any = None,
-        request: Any = None,
-        **kwargs: Any,
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
     ) -> Any:
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         meta["task_id"] = bytes_to_str(task_id)
