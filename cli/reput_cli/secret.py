@@ -47,7 +47,7 @@ def put_user_into_environment(
         environ[_SECRET] = _asked(environ[_USER], may_ask)
     if not environ.get(_USER) and not environ.get(_SECRET) and not environ.get(_SECRET_FILE):
         return
-    from reput_client.credentials import from_environment
+    from reput_client.security import from_environment
 
     try:
         from_environment(environ)

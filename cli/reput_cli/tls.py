@@ -10,7 +10,7 @@ import click
 from reput_cli.context_file import TLS_KEYS
 
 if TYPE_CHECKING:
-    from reput_client.tls import TLS
+    from reput_client.security import TLS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -52,7 +52,7 @@ def tls_of(given: Mapping[str, Any], context: Mapping[str, str]) -> TLS | None:
         values["tls"] = None
     if not any(values.values()):
         return None
-    from reput_client.tls import TLS
+    from reput_client.security import TLS
 
     try:
         return TLS(

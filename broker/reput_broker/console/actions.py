@@ -23,7 +23,7 @@ from reput_protocol.rights import Kind, Right, Rule, rule_of
 
 if TYPE_CHECKING:
     from reput_client.admin import Admin
-    from reput_client.preview import Preview
+    from reput_client.admin.requests import Preview
     from reput_protocol.commands.group import SubscriptionGroupConfig
     from reput_protocol.record.message import MessageQueue
 
@@ -275,7 +275,7 @@ def _message(values: Values) -> Message:
 
 
 async def _preview_send(admin: Admin, values: Values) -> Preview:
-    from reput_client.preview import Preview
+    from reput_client.admin.requests import Preview
     from reput_protocol.errors import TopicNotFound
 
     message, notes = _message(values), []

@@ -9,9 +9,8 @@ from typing import Final, TypeVar
 from msgspec import DecodeError
 from msgspec.json import Decoder
 
-from reput_client.admin.requests import AdminRequests
+from reput_client.admin.requests import AdminRequests, Preview
 from reput_client.errors import BrokerNotFound, BrokersFailed
-from reput_client.preview import Preview
 from reput_client.transport.address import Address
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode

@@ -29,7 +29,6 @@ from faststream.security import BaseSecurity, SASLPlaintext
 from faststream.specification.schema import BrokerSpec
 
 from reput_client.admin import Admin
-from reput_client.credentials import Credentials
 from reput_client.errors import ReputError
 from reput_client.faststream.messages import (
     Delivered,
@@ -54,7 +53,7 @@ from reput_client.faststream.subscriber import (
 )
 from reput_client.produce.producer import SEND_TIMEOUT_S, Producer
 from reput_client.receipts import SendReceipt
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials
 from reput_client.transport.options import takes
 from reput_protocol.codes import Ack, AckLevel
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from reput_client.credentials import Credentials, credentials_of
+from reput_client.security import Credentials, credentials_of
 from reput_client.serialize.registry import FRAME_BYTES, Schema, SchemaRegistry, decode_indexes, schema_id_of
 
 if TYPE_CHECKING:

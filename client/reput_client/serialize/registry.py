@@ -20,10 +20,9 @@ from struct import Struct
 from typing import Any, Final, Generic
 from urllib.parse import quote, urlsplit
 
-from reput_client.credentials import Credentials
 from reput_client.errors import RegistryRefused, RegistryUnavailable, SchemaNotFound
 from reput_client.received import V
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials
 
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _SCHEMAS_MAX: Final = 1000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.spark.option_reader import (
     SINK_OPTIONS,

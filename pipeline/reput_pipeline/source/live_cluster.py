@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, TopicKey
-from reput_client.blocking.bulk import BulkReader
+from reput_client.blocking.bulk import Attempts, BulkReader
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from reput_client.arrow.queues import QueueKey
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.source.bounds import (
     EARLIEST,

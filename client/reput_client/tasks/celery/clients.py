@@ -11,10 +11,9 @@ from typing import Any, Final
 from kombu.utils.url import parse_url
 
 from reput_client.blocking import Admin, Producer
-from reput_client.credentials import Credentials
+from reput_client.security import TLS, Credentials
 from reput_client.tasks.celery.receiving import Inbox, TransientQueue
 from reput_client.tasks.shared import WAIT_MAX_S
-from reput_client.tls import TLS
 from reput_client.transport.address import DEFAULT_PORT
 from reput_protocol.commands.group_description import GroupQueue
 from reput_protocol.errors import GroupNotFound, TopicNotFound
