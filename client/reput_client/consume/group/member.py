@@ -13,16 +13,15 @@ from time import monotonic
 from typing import Final
 
 from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
-from reput_client.consume.group.commits import Commits, CommittedOffsets, OffsetsAtBroker, OffsetsInStore
+from reput_client.consume.group.commits import Commits
 from reput_client.consume.group.failures import Overdue, RunningHandlers
 from reput_client.consume.group.fetcher import Fetcher
-from reput_client.consume.group.handover import Handover, QueueLocks
+from reput_client.consume.group.handover import Handover
 from reput_client.consume.group.membership import ForwardedRequests, Membership
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.rebalance import Assignment, Rebalancer
 from reput_client.consume.group.serving import POLL_INTERVAL_S, FairServing, OrderedServing, Serving
-from reput_client.consume.group.subscriptions import StartingPoints, TopicSearch
-from reput_client.consume.offsets import OffsetRequests
+from reput_client.consume.group.subscriptions import TopicSearch
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import ClientClosed, NoQueue
 from reput_client.received import ReceivedMessage
@@ -53,75 +52,28 @@ class MemberParts:
     def __init__(self, session: Session, options: ConsumerOptions) -> None:
         self.options = options
         self._session = session
-        offsets = OffsetRequests(session)
-        clustering = options.model is MessageModel.CLUSTERING
-        committed: CommittedOffsets = OffsetsAtBroker(offsets, options.group)
-        if options.offset_store is not None:
-            committed = OffsetsInStore(options.offset_store)
         now = session.runtime.now
         self.serving: Serving = OrderedServing(now) if options.orderly else FairServing(now)
         self.handlers = RunningHandlers(self.serving.iteration)
-        self.fetcher = Fetcher(
-            session,
-            options.group,
-            self.serving,
-            options.limits,
-            commit_with_pulls=options.offset_store is None,
-            source=lambda name: self._membership.source(name),
-            deliverer=self,
-            deserializer=options.deserializer,
-        )
-        self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
-        ForwardedRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
-        self.commits = Commits(
-            session,
-            self.fetcher,
-            committed,
-            options.commit_interval_s,
-            lambda name: self._membership.at_master(name),
-        )
         self._membership = Membership(
             session,
             options,
             on_change=self._group_changed,
             on_lost=self._broker_lost,
-            on_failure=self.fetcher.wake,
+            on_failure=lambda: self.fetcher.wake(),
         )
-        self._rebalancer = Rebalancer(
-            session,
-            self._membership,
-            options.subscriptions,
-            options.allocation if clustering else None,
-            on_assignment=self._assigned,
-        )
+        self.fetcher = Fetcher(session, options, self.serving, self._membership.source, self)
+        ForwardedRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
+        self.commits = Commits(session, options, self.fetcher, self._membership)
+        self._rebalancer = Rebalancer(session, options, self._membership, self._assigned)
         self._search = TopicSearch(session, options.subscriptions, self._found)
         session.on_stale_routes = self._routes_stale
-        self._locks = (
-            QueueLocks(
-                session,
-                options.group,
-                lambda: self.client_id,
-                lambda: [*self.fetcher.queues.values(), *self._handover.leaving.values()],
-                on_lost=lambda assigned: self._handover.lock_lost(assigned),
-                on_renewed=self.fetcher.wake,
-            )
-            if options.orderly and clustering
-            else None
-        )
-        self._handover = Handover(
-            session,
-            self.fetcher,
-            self._membership,
-            options,
-            self.commits,
-            committed,
-            self._starting,
-            self._locks,
-        )
+        self._handover = Handover(session, options, self.fetcher, self._membership, self.commits)
         chores: list[Chore] = [self._search, self._membership, self._rebalancer, self._handover, self.commits]
-        if self._locks is not None:
-            chores.append(self._locks)
+        if self._handover.locks is not None:
+            chores.append(self._handover.locks)
         self._overdue: Overdue | None = None
+        clustering = options.model is MessageModel.CLUSTERING
         if clustering and not options.orderly and options.handler_timeout_s < math.inf:
             self._overdue = Overdue(
                 session,
@@ -185,8 +137,8 @@ class MemberParts:
         self.commits.begin()
         if self.commits.dirty():
             self.commits.soon()
-        if self._locks is not None:
-            self._locks.begin()
+        if self._handover.locks is not None:
+            self._handover.locks.begin()
         if self._overdue is not None:
             self._overdue.begin()
         self._background.start()
@@ -194,7 +146,7 @@ class MemberParts:
     def _found(self, topic: str) -> None:
         """Take the queues of a topic that matches the pattern, a later one's from their beginning."""
         if self.joined:
-            self._starting.late_topics.add(topic)
+            self._handover.starting.late_topics.add(topic)
             self._membership.soon()
             self._rebalancer.soon()
 
@@ -207,7 +159,7 @@ class MemberParts:
                 self.options.group,
             )
         self._rebalancer.awaited.add(topic)
-        self._starting.late_topics.add(topic)
+        self._handover.starting.late_topics.add(topic)
 
     async def _settle(self) -> None:
         session = self._session
@@ -229,7 +181,7 @@ class MemberParts:
         the end of the connection.
         """
         await self._background.stop(_STOP_S)
-        queues = [*self.fetcher.queues.values(), *self._handover.leaving.values()]
+        queues = self._handover.queues
         await self._handover.revoked(queues)
         if self._session.connected:
             in_hand = [

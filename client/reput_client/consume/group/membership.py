@@ -107,12 +107,7 @@ class Membership(Chore):
         """`on_change`: members have changed; `on_lost`: the source of a broker's queues; `on_failure`: `failure`."""
         self.client_id = ""
         self._session = session
-        self._group = options.group
-        self._subscriptions = options.subscriptions
-        self._model = options.model
-        self._where = consume_from_where(options.start)
-        self._interval_s = options.heartbeat_interval_s
-        self._reads_slaves = not options.orderly
+        self._options = options
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_failure = on_failure
@@ -149,7 +144,7 @@ class Membership(Chore):
         try:
             await self.heartbeat()
         except ReputError as error:
-            log.warning("group %s: no heartbeat: %s", self._group, error)
+            log.warning("group %s: no heartbeat: %s", self._options.group, error)
 
     async def enter(self, deadline: float) -> None:
         """Register for the first time: while a master is away, wait until there is another, or a slave may be read.
@@ -178,7 +173,7 @@ class Membership(Chore):
         addresses = self._addresses()
         for address in [address for address in self._registrations if address not in addresses]:
             del self._registrations[address]
-        body = self._heartbeat_body()
+        body, group = self._heartbeat_body(), self._options.group
         failure: ReputError | None = None
         for address, name in addresses.items():
             registration = self._registrations.setdefault(address, _Registration())
@@ -194,14 +189,12 @@ class Membership(Chore):
                 )
                 registration.due_at = session.runtime.now() + retry_s
                 if address != session.brokers.masters.get(name):
-                    log.info(
-                        "group %s: no heartbeat to slave %s of %s: %s", self._group, address, name, error
-                    )
+                    log.info("group %s: no heartbeat to slave %s of %s: %s", group, address, name, error)
                     continue
                 failure = failure or error
                 if isinstance(error, BrokerError):
                     registration.refusal = error
-                log.info("group %s: no heartbeat to broker %s: %s", self._group, name, error)
+                log.info("group %s: no heartbeat to broker %s: %s", group, name, error)
         self._update_sources()
         if self.failure is not None:
             self._on_failure()
@@ -219,7 +212,7 @@ class Membership(Chore):
         await session.ask_ok(
             RequestCode.HEART_BEAT,
             {},
-            what=f"heartbeat of {self._group}",
+            what=f"heartbeat of {self._options.group}",
             address=address,
             deadline=deadline,
             body=body,
@@ -229,7 +222,9 @@ class Membership(Chore):
             session.master_is_stale(name)
         # So that a silent broker is noticed and looked for elsewhere.
         is_alone = patient and not session.home.others
-        interval_s = self._interval_s if is_alone else min(self._interval_s, _SEVERAL_ADDRESSES_S)
+        interval_s = self._options.heartbeat_interval_s
+        if not is_alone:
+            interval_s = min(interval_s, _SEVERAL_ADDRESSES_S)
         registration.due_at = session.runtime.now() + interval_s
         epoch = session.connection_to(address).epoch
         if registration.epoch != epoch:
@@ -245,7 +240,7 @@ class Membership(Chore):
 
     def _addresses(self) -> dict[Address, str]:
         """Return the masters of all topics with known routes, and after them the slaves, with their brokers' names."""
-        routes = map(self._session.routes.get, self._subscriptions.all_topics)
+        routes = map(self._session.routes.get, self._options.subscriptions.all_topics)
         names = sorted({name for route in routes if route is not None for name in route.brokers})
         masters = {self._session.brokers.masters.get(name): name for name in names}
         addresses = {address: name for address, name in masters.items() if address is not None}
@@ -304,7 +299,7 @@ class Membership(Chore):
             self._away_since.pop(name, None)
             return _Source(master, is_master=True)
         since = self._away_since.setdefault(name, now)
-        if self._reads_slaves and now >= since + _SLAVE_AFTER_S:
+        if not self._options.orderly and now >= since + _SLAVE_AFTER_S:
             for _, address in sorted(session.brokers.slaves.get(name, {}).items()):
                 if not self._is_registered(address):
                     continue
@@ -331,11 +326,11 @@ class Membership(Chore):
             self.client_id,
             [
                 ConsumerData(
-                    self._group,
+                    self._options.group,
                     ConsumeType.CONSUME_PASSIVELY,
-                    self._model,
-                    self._where,
-                    self._subscriptions.data(),
+                    self._options.model,
+                    consume_from_where(self._options.start),
+                    self._options.subscriptions.data(),
                 )
             ],
         ).to_json()
@@ -349,8 +344,8 @@ class Membership(Chore):
         """
         call = await self._session.ask_ok(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            ConsumerListHeader(self._group).to_ext(),
-            what=f"members of {self._group}",
+            ConsumerListHeader(self._options.group).to_ext(),
+            what=f"members of {self._options.group}",
             address=address,
         )
         return ConsumerList.from_json(call.body).consumer_ids
@@ -368,14 +363,14 @@ class Membership(Chore):
 
     async def leave(self, timeout_s: float) -> None:
         """Unregister from the brokers over open connections; never raises."""
-        header = UnregisterClientHeader(self.client_id, consumer_group=self._group)
+        header = UnregisterClientHeader(self.client_id, consumer_group=self._options.group)
         registered = [address for address in self._registrations if self._is_registered(address)]
         await unregister(self._session, header, zip(registered, registered, strict=True), timeout_s)
         self._registrations.clear()
         self._sources.clear()
 
     def _ids_changed(self, request: BrokerRequest) -> None:
-        if ConsumerIdsChangedHeader.from_ext(request.ext).consumer_group == self._group:
+        if ConsumerIdsChangedHeader.from_ext(request.ext).consumer_group == self._options.group:
             self._on_change()
         request.answer()
 
@@ -394,8 +389,7 @@ class ForwardedRequests:
     """Answers forwarded requests for one member."""
 
     def __init__(self, options: ConsumerOptions, fetcher: Fetcher, started_ms: int) -> None:
-        self._group = options.group
-        self._subscriptions = options.subscriptions
+        self._options = options
         self._fetcher = fetcher
         self._properties = {
             PROP_CONSUME_ORDERLY: str(options.orderly).lower(),
@@ -414,7 +408,7 @@ class ForwardedRequests:
 
         The next pull would report the same. Messages in flight are finished; those before the new offset count.
         """
-        if ResetOffsetHeader.from_ext(request.ext).group == self._group:
+        if ResetOffsetHeader.from_ext(request.ext).group == self._options.group:
             for queue, offset in ResetOffsetBody.from_json(request.body).offset_table.items():
                 assigned = self._fetcher.queues.get(queue)
                 if assigned is not None:
@@ -428,7 +422,7 @@ class ForwardedRequests:
         if self._is_ours(request, header.consumer_group):
             info = ConsumerRunningInfo(
                 {**self._properties, PROP_CLIENT_VERSION: _client_version()},
-                self._subscriptions.data(),
+                self._options.subscriptions.data(),
                 {queue: _queue_info(assigned) for queue, assigned in self._fetcher.queues.items()},
                 jstack=_stacks() if header.jstack_enable else None,
             )
@@ -445,10 +439,10 @@ class ForwardedRequests:
             request.answer(body=ConsumerStatusBody(positions).to_json())
 
     def _is_ours(self, request: BrokerRequest, group: str) -> bool:
-        if group == self._group:
-            return True
-        request.refuse(ErrorCode.NO_GROUP, f"this client is a member of {self._group}, not of {group}")
-        return False
+        own = self._options.group
+        if group != own:
+            request.refuse(ErrorCode.NO_GROUP, f"this client is a member of {own}, not of {group}")
+        return group == own
 
 
 def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
