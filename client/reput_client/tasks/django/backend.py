@@ -11,9 +11,11 @@ from uuid import UUID, uuid4
 
 from django.apps import apps
 from django.core import checks
+from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 from django.utils import timezone
 
+from reput_client.outbox import Relay
 from reput_client.produce.queue_selector import AnyBroker
 from reput_client.tasks.django.interface import (
     BaseTaskBackend,
@@ -22,6 +24,7 @@ from reput_client.tasks.django.interface import (
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
+    task_backends,
     task_enqueued,
 )
 from reput_client.tasks.django.stored_task import decode, due, encode, rank_of
@@ -286,6 +289,20 @@ class ReputBackend(BaseTaskBackend):
         self.clients.forget_topic(topic)
         return self.ensure_topic(topic)
 
+    def relay(self) -> Relay | None:
+        """Return the relay of the outbox, or None without one."""
+        from reput_client.tasks.django.models import DjangoOutbox
+
+        configuration = self.configuration
+        if configuration.outbox is None:
+            return None
+        return Relay(
+            DjangoOutbox(configuration.outbox, self.alias),
+            ack=configuration.ack,
+            ensure_topic=self.ensure_topic_again,  # the relay remembers those that it has ensured
+            **configuration.client_options,
+        )
+
     # -- states ------------------------------------------------------------------------------------------------
 
     def save(self, result_id: str, body: bytes, **options: Any) -> None:
@@ -378,3 +395,24 @@ def _check_database(alias: str, where: str) -> list[checks.CheckMessage]:
             )
         ]
     return []
+
+
+def add_backend(parser: CommandParser) -> None:
+    """Add the option `--backend`."""
+    parser.add_argument("--backend", default="default", help="the alias in TASKS (default: default)")
+
+
+def selected_backend(alias: str) -> ReputBackend:
+    """Return a backend of this package.
+
+    Raises:
+        CommandError: there is none with the alias, it is of another package, or its settings are not valid.
+    """
+    try:
+        backend = task_backends[alias]
+        if isinstance(backend, ReputBackend):
+            backend.configuration  # noqa: B018 - raises unless it is valid
+            return backend
+    except InvalidTaskBackend as error:
+        raise CommandError(str(error)) from error
+    raise CommandError(f"TASKS[{alias!r}] has the BACKEND {type(backend).__name__}, which has its own worker")

@@ -20,7 +20,7 @@ from django.utils.crypto import get_random_string
 
 from reput_client.blocking.consumer import BlockingRun, PopConsumer, PoppedMessage
 from reput_client.errors import DamagedMessage
-from reput_client.tasks.django.backend import HOP, WAITED_UNTIL, ReputBackend
+from reput_client.tasks.django.backend import HOP, WAITED_UNTIL, ReputBackend, add_backend, selected_backend
 from reput_client.tasks.django.interface import (
     TaskContext,
     TaskResult,
@@ -29,7 +29,6 @@ from reput_client.tasks.django.interface import (
     task_finished,
     task_started,
 )
-from reput_client.tasks.django.management.commands.reput_relay import add_backend, relay_of, selected_backend
 from reput_client.tasks.django.stored_task import (
     decode,
     due,
@@ -303,7 +302,7 @@ class Command(BaseCommand):
         if options["concurrency"] < 1 or options["invisible"] <= 0:
             raise CommandError("--concurrency must be at least 1, and --invisible more than 0")
         worker = Worker(backend, queues, concurrency=options["concurrency"], invisible_s=options["invisible"])
-        relay = None if options["no_relay"] else relay_of(backend)
+        relay = None if options["no_relay"] else backend.relay()
         thread = threading.Thread(target=relay.run, name="reput-relay") if relay is not None else None
 
         def stop(number: int, frame: FrameType | None) -> None:
