@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from reput_client.arrow.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
-from reput_client.arrow.directory_plan import Stretch, WantedRange
+from reput_client.arrow.directory import Stretch, WantedRange
 from reput_client.arrow.queues import QueueKey, QueueRange, Unreadable
 from reput_client.arrow.store_files import open_store
 from reput_protocol.filter.tags import TagFilter

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn, TypeAlias
 import pyarrow as pa
 
 from reput_client.arrow.batches import LOG_BATCH_ROWS
-from reput_client.arrow.directory import StoreDirectory
-from reput_client.arrow.directory_plan import is_sequential, located, log_files
+from reput_client.arrow.directory import StoreDirectory, is_sequential, located, log_files
 from reput_client.arrow.directory_reading import DirectoryReading
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange
 from reput_client.arrow.topic_reading import TopicReading

@@ -34,14 +34,12 @@ from reput_client.faststream.messages import (
     Delivered,
     MessageOptions,
     ReputMessage,
-    ReputPublishCommand,
-    ReputStreamMessage,
-)
-from reput_client.faststream.publisher import (
     ReputProducer,
+    ReputPublishCommand,
     ReputPublisher,
     ReputPublisherSpecification,
     ReputPublisherSpecificationConfig,
+    ReputStreamMessage,
 )
 from reput_client.faststream.subscriber import (
     ReputBrokerConfig,
