@@ -12,7 +12,7 @@ from typing import Final, Generic, Self, TypeAlias
 
 from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
 from reput_client.consume.group.commits import FileOwner, offset_file
-from reput_client.consume.group.failures import Failure, GiveBack, OnFailure, StopRunning, Verdict
+from reput_client.consume.group.failures import Failure, GiveBack, StopRunning, Verdict
 from reput_client.consume.group.member import MemberParts, Taking
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.subscriber import NotAwaitable, StopSignals, Subscriber, awaited
@@ -21,11 +21,12 @@ from reput_client.errors import QueueNotAssigned
 from reput_client.offset_store import LocalFileOffsetStore
 from reput_client.received import ReceivedMessage, V
 from reput_client.transport.options import takes
-from reput_client.transport.session import Session
 from reput_protocol.codes import MessageModel
 from reput_protocol.record.message import MessageQueue
 
 _ENDING_S: Final = 1.0
+
+Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[object]]
 
 
 class Consumer(Subscriber, Generic[V]):
@@ -99,7 +100,7 @@ class Consumer(Subscriber, Generic[V]):
         self._taking = Taking(self._session, self._member, self._join)
         self._iteration = self._taking.iteration
         self._offsets = OffsetRequests(self._session)
-        self._handling = Handling(self._session, self._member, self._taking, options.on_failure or GiveBack())
+        self._on_failure = options.on_failure or GiveBack()
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -413,73 +414,25 @@ class Consumer(Subscriber, Generic[V]):
         if self._tracing is not None:
             handler = self._tracing.handler(handler, self.group)
         with StopSignals(self._session.runtime, self.stop, enabled=handle_signals) as signals:
+            handlers = self._member.handlers
+            handlers.begin(concurrency)
             try:
-                if concurrency > 1:
-                    await self._handling.run_concurrently(handler, concurrency)
-                else:
-                    await self._handling.run_one_by_one(handler)
+                await (self._run_concurrently(handler) if concurrency > 1 else self._run_one_by_one(handler))
             finally:
+                handlers.end()
                 self.rewind()
             if signals.received:
                 await self._member.commits.commit_quietly(self._member.fetcher.queues.values())
 
-    async def failed(self, message: ReceivedMessage, error: Exception) -> None:
-        """Apply `on_failure` to a message from `take` whose handling raised `error`.
-
-        Raises:
-            Exception: `error` itself, if `on_failure` ends `run`.
-        """
-        await self._handling.failed(message, error)
-
-    def rewind(self) -> None:
-        """Redeliver next what was taken and not handled. Messages handled out of order are delivered twice."""
-        self._iteration.finish()
-        self._member.rewind()
-
-    def _after_fork(self) -> None:
-        """In a forked child: abandon the parent's connections, and join as a new member when used."""
-        self._session.after_fork()
-        self._taking.forget()
-        self._member.forget()
-
-
-Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[object]]
-
-
-class Handling:
-    """Runs handlers for one consumer.
-
-    Attributes:
-        handlers: the running handlers and their messages, updated by the code that runs them.
-    """
-
-    def __init__(self, session: Session, member: MemberParts, taking: Taking, on_failure: OnFailure) -> None:
-        self._session = session
-        self._member = member
-        self._taking = taking
-        self._on_failure = on_failure
-        self.handlers = member.handlers
-
-    async def run_one_by_one(self, handler: Handler) -> None:
-        """Call `handler` with one message after the other until delivery ends.
-
-        Raises the handler's exception if it ends `run`; the message is not handled.
-        """
-        self.handlers.begin(1)
-        try:
-            await self._run_one_by_one(handler)
-        finally:
-            self.handlers.end()
-
     async def _run_one_by_one(self, handler: Handler) -> None:
-        taking, iteration = self._taking, self._taking.iteration
+        iteration = self._iteration
         while True:
-            # `Iteration.next_now` inlined, as in `Consumer.__anext__`.
+            # `Iteration.next_now` inlined, as in `__anext__`.
             message = next(iteration.messages, None) if monotonic() < iteration.until else None
             if message is not None:
                 iteration.message = message
             else:
-                message = await taking.receive(math.inf)
+                message = await self._taking.receive(math.inf)
                 if message is None:
                     return
             try:
@@ -487,18 +440,15 @@ class Handling:
             except Exception as error:
                 await self.failed(message, error)
 
-    async def run_concurrently(self, handler: Handler, concurrency: int) -> None:
-        """Call `handler` with each message, `concurrency` at a time, until delivery ends or a handler fails.
+    async def _run_concurrently(self, handler: Handler) -> None:
+        """Call `handler` with each message, as many at a time as there are slots, until delivery ends or one fails.
 
-        Each of `concurrency` tasks takes one message at a time, so a slow handler delays no other message while a task
-        is free.
+        Each task takes one message at a time, so a slow handler delays no other message while a task is free.
         """
         import anyio  # not at the top: the synchronous API imports no event loop
 
-        taking, handlers = self._taking, self.handlers
+        taking, slots = self._taking, self._member.handlers.slots
         gate = anyio.Lock(fast_acquire=True)
-        handlers.begin(concurrency)
-        slots = handlers.slots
 
         async def work(number: int) -> None:
             while True:
@@ -512,12 +462,9 @@ class Handling:
                 slots[number] = taken[1]
                 await self._handle(taken, handler)
 
-        try:
-            async with anyio.create_task_group() as tasks:
-                for number in range(concurrency):
-                    tasks.start_soon(work, number)
-        finally:
-            handlers.end()
+        async with anyio.create_task_group() as tasks:
+            for number in range(len(slots)):
+                tasks.start_soon(work, number)
 
     async def _handle(self, taken: Taken, handler: Handler) -> None:
         try:
@@ -528,12 +475,12 @@ class Handling:
             self._member.handled(taken)
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
-        """Apply the application's `on_failure` to a message whose handling raised `error`.
+        """Apply `on_failure` to a message from `take` whose handling raised `error`.
 
         Raises:
-            Exception: `error` itself, if it ends `run`.
+            Exception: `error` itself, if `on_failure` ends `run`.
         """
-        taken = self._taking.iteration.finish() if self._taking.iteration.message is message else None
+        taken = self._iteration.finish() if self._iteration.message is message else None
         if taken is None:
             assigned = self._member.find(message.queue)
             taken = None if assigned is None else (assigned, message)
@@ -573,3 +520,14 @@ class Handling:
             self._member.handled(taken)
         else:
             self._member.again(taken, decision.after_s)
+
+    def rewind(self) -> None:
+        """Redeliver next what was taken and not handled. Messages handled out of order are delivered twice."""
+        self._iteration.finish()
+        self._member.rewind()
+
+    def _after_fork(self) -> None:
+        """In a forked child: abandon the parent's connections, and join as a new member when used."""
+        self._session.after_fork()
+        self._taking.forget()
+        self._member.forget()
