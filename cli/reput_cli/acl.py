@@ -14,7 +14,7 @@ from reput_cli.user_store import UserStore, check_known, note_differences, user_
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from reput_client.admin.users import UserTable
+    from reput_client.users import UserTable
     from reput_protocol.rights import Rule
 
 _GROUP = "@"
@@ -118,7 +118,7 @@ def deny(
 @user_store_options
 def remove(settings: Settings, store: UserStore, name: str, resources: tuple[str, ...], dry_run: bool) -> int:
     """Remove the rules of NAME about the RESOURCES; without RESOURCES, all its rules. An empty set is deleted."""
-    from reput_client.admin.users import preview_remove_rules
+    from reput_client.users import preview_remove_rules
 
     about = {rule.resource for rule in _rules_of("describe", resources, (), is_denial=False)}
     table = store.table()
@@ -147,7 +147,7 @@ def _rules_of(
 
 
 def _put(settings: Settings, store: UserStore, name: str, rules: list[Rule], *, dry_run: bool) -> int:
-    from reput_client.admin.users import preview_rules
+    from reput_client.users import preview_rules
 
     table = store.table()
     if not name.startswith(_GROUP):

@@ -11,7 +11,7 @@ import click
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
-from reput_client.admin.requests import Preview
+from reput_client.preview import Preview
 from reput_protocol.exit_codes import ExitCode
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -86,7 +86,7 @@ def create(
 
     Without --admin the user has no rights until `reput acl allow` grants them.
     """
-    from reput_client.admin.users import preview_create_user
+    from reput_client.users import preview_create_user
 
     _check_name(name)
     preview = preview_create_user(store.table(), name, is_admin=admin, groups=groups)
@@ -129,7 +129,7 @@ def alter(
     dry_run: bool,
 ) -> int:
     """Alter the user NAME."""
-    from reput_client.admin.users import preview_alter_user
+    from reput_client.users import preview_alter_user
 
     table, of_groups = store.table(), () if no_groups else groups or None
     check_known(table, name)
@@ -159,7 +159,7 @@ def alter(
 @user_store_options
 def delete(settings: Settings, store: UserStore, name: str, dry_run: bool) -> int:
     """Delete the user NAME, with its rules."""
-    from reput_client.admin.users import preview_delete_user
+    from reput_client.users import preview_delete_user
 
     table = store.table()
     check_known(table, name)

@@ -19,8 +19,8 @@ from reput_protocol.exit_codes import ExitCode
 if TYPE_CHECKING:
     from reput_broker.access.model import Users
     from reput_broker.access.user_file import UserFile
-    from reput_client.admin.users import UserTable
     from reput_client.blocking import Admin
+    from reput_client.users import UserTable
     from reput_protocol.rights import Rule
 
 RulesChange: TypeAlias = "Callable[[tuple[Rule, ...]], tuple[Rule, ...]]"
@@ -153,7 +153,7 @@ class _File:
         self._file = file
 
     def table(self) -> UserTable:
-        from reput_client.admin.users import UserDescription, UserTable
+        from reput_client.users import UserDescription, UserTable
 
         with self._refusals():
             users = self._file.load()
@@ -193,7 +193,7 @@ class _File:
         self._change(lambda users: users.without_user(name))
 
     def add_rules(self, subject: str, rules: Collection[Rule]) -> None:
-        from reput_client.admin.users import with_rules
+        from reput_client.users import with_rules
 
         self._change_rules(subject, lambda before: with_rules(before, rules))
 

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from reput_client.admin.message_history import MessageStep as MessageStep
     from reput_client.admin.message_history import MessageTrack as MessageTrack
     from reput_client.admin.message_history import TrackType as TrackType
-    from reput_client.admin.requests import Preview as Preview
     from reput_client.admin.topics import FetchedMessages as FetchedMessages
     from reput_client.admin.undelivered import DeadLetter as DeadLetter
     from reput_client.admin.undelivered import DeadLetters as DeadLetters
-    from reput_client.admin.users import UserDescription as UserDescription
-    from reput_client.admin.users import UserTable as UserTable
     from reput_client.consume.columns import CodedValues as CodedValues
     from reput_client.consume.columns import MessageColumns as MessageColumns
     from reput_client.consume.fetch_records import ColumnsResult as ColumnsResult
@@ -49,6 +46,7 @@ if TYPE_CHECKING:
     from reput_client.consume.pull import PullStatus as PullStatus
     from reput_client.errors import *  # noqa: F403
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
+    from reput_client.preview import Preview as Preview
     from reput_client.receipts import OnDone as OnDone
     from reput_client.receipts import Posted as Posted
     from reput_client.receipts import SendReceipt as SendReceipt
@@ -65,6 +63,8 @@ if TYPE_CHECKING:
     from reput_client.serialize.registry import SchemaReference as SchemaReference
     from reput_client.serialize.registry import SchemaRegistry as SchemaRegistry
     from reput_client.transport.backoff import Backoff as Backoff
+    from reput_client.users import UserDescription as UserDescription
+    from reput_client.users import UserTable as UserTable
     from reput_protocol.buffers import Buffer as Buffer
     from reput_protocol.codes import Ack as Ack
     from reput_protocol.codes import AckLevel as AckLevel
@@ -141,10 +141,8 @@ _SHARED: Final = {
     "reput_client.admin.message_history": (
         "CopyKind MessageCopy MessageHistory MessageStep MessageTrack TrackType"
     ),
-    "reput_client.admin.requests": "Preview",
     "reput_client.admin.topics": "FetchedMessages",
     "reput_client.admin.undelivered": "DeadLetter DeadLetters",
-    "reput_client.admin.users": "UserDescription UserTable",
     "reput_client.consume.columns": "CodedValues MessageColumns",
     "reput_client.consume.fetch_records": "ColumnsResult",
     "reput_client.consume.group.allocation": (
@@ -157,6 +155,7 @@ _SHARED: Final = {
     "reput_client.consume.group.subscriptions": "Start",
     "reput_client.consume.pull": "FoundMessages PullResult PullStatus PulledMessages",
     "reput_client.offset_store": "ReadOffsetType",
+    "reput_client.preview": "Preview",
     "reput_client.receipts": "OnDone Posted SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
     "reput_client.serialize.avro": "Avro AvroSchema",
@@ -165,6 +164,7 @@ _SHARED: Final = {
     "reput_client.serialize.registry": "RegisteredSchema Schema SchemaReference SchemaRegistry",
     "reput_client.security": "Credentials TLS",
     "reput_client.transport.backoff": "Backoff",
+    "reput_client.users": "UserDescription UserTable",
     "reput_protocol.buffers": "Buffer",
     "reput_protocol.codes": (
         "Ack AckLevel Boundary BoundaryType ConsumeFromWhere ConsumeResult ConsumeType "

@@ -133,7 +133,7 @@ def _no(check: Callable[[World], bool]) -> Callable[[World], bool]:
 
 
 def _rules(subject: str, text: str) -> Callable[[World], bool]:
-    from reput_client.admin.users import rule_text
+    from reput_client.users import rule_text
 
     return lambda world: text in map(rule_text, world.admin.list_users().rules_of(subject) or ())
 

@@ -23,7 +23,7 @@ from reput_protocol.rights import Kind, Right, Rule, rule_of
 
 if TYPE_CHECKING:
     from reput_client.admin import Admin
-    from reput_client.admin.requests import Preview
+    from reput_client.preview import Preview
     from reput_protocol.commands.group import SubscriptionGroupConfig
     from reput_protocol.record.message import MessageQueue
 
@@ -275,7 +275,7 @@ def _message(values: Values) -> Message:
 
 
 async def _preview_send(admin: Admin, values: Values) -> Preview:
-    from reput_client.admin.requests import Preview
+    from reput_client.preview import Preview
     from reput_protocol.errors import TopicNotFound
 
     message, notes = _message(values), []
@@ -494,7 +494,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 async def _preview_create_user(admin: Admin, values: Values) -> Preview:
-    from reput_client.admin.users import preview_create_user
+    from reput_client.users import preview_create_user
 
     table, groups = await admin.list_users(), _names(values["groups"])
     return _checked(
@@ -520,7 +520,7 @@ def _user_changes(values: Values) -> dict[str, Any]:
 
 
 async def _preview_alter_user(admin: Admin, values: Values) -> Preview:
-    from reput_client.admin.users import preview_alter_user
+    from reput_client.users import preview_alter_user
 
     has_secret = values["secret"] is not None
     return preview_alter_user(
@@ -534,7 +534,7 @@ async def _alter_user(admin: Admin, values: Values) -> str:
 
 
 async def _preview_delete_user(admin: Admin, values: Values) -> Preview:
-    from reput_client.admin.users import preview_delete_user
+    from reput_client.users import preview_delete_user
 
     return preview_delete_user(await admin.list_users(), values["user"])
 
@@ -551,7 +551,7 @@ def _rule(values: Values, *, is_denial: bool) -> Rule:
 
 def _preview_rule(is_denial: bool) -> Callable[[Admin, Values], Awaitable[Preview]]:
     async def preview(admin: Admin, values: Values) -> Preview:
-        from reput_client.admin.users import preview_rules
+        from reput_client.users import preview_rules
 
         rule = _rule(values, is_denial=is_denial)
         return preview_rules(await admin.list_users(), values["subject"], [rule])
@@ -569,7 +569,7 @@ def _add_rule(is_denial: bool) -> Callable[[Admin, Values], Awaitable[str]]:
 
 
 async def _preview_remove_rules(admin: Admin, values: Values) -> Preview:
-    from reput_client.admin.users import preview_remove_rules
+    from reput_client.users import preview_remove_rules
 
     resources = [values["resource"]] if values["resource"] else []
     return preview_remove_rules(await admin.list_users(), values["subject"], resources)

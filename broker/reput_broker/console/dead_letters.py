@@ -25,7 +25,7 @@ from reput_protocol.record.dead_letter import dead_letter_origin
 if TYPE_CHECKING:
     from reput_broker.console.bodies import Bodies
     from reput_client.admin import Admin
-    from reput_client.admin.requests import Preview
+    from reput_client.preview import Preview
     from reput_client.received import ReceivedMessage
 
 _LISTED_MAX: Final = 50
@@ -136,7 +136,7 @@ def _replayed(replay: Replay) -> dict[str, Any]:
 
 async def preview_replay(admin: Admin, group: str, offsets: str | None) -> Preview:
     """Return what `replay` would do; of many dead letters it looks at the first ones only."""
-    from reput_client.admin.requests import Preview
+    from reput_client.preview import Preview
 
     work = await _replayed_by(admin, group, offsets, dry_run=True)
     notes = work.notes()

@@ -204,7 +204,7 @@ async def list_transactions(source: Source, query: Query) -> dict[str, Any]:
 
 async def list_users(source: Source, query: Query) -> dict[str, Any]:
     """Return the users of access control and the groups of rules; never a secret."""
-    from reput_client.admin.users import rule_text
+    from reput_client.users import rule_text
 
     del query
     table = await source.admin.list_users()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reput_client.admin.message_history import MessageHistoryAdmin
-from reput_client.admin.requests import Preview
 from reput_client.admin.users import UserAdmin
+from reput_client.preview import Preview
 from reput_client.transport.address import parse_address
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import Session

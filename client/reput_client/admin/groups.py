@@ -7,9 +7,9 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from reput_client.admin.requests import Preview
 from reput_client.admin.topics import TopicAdmin
 from reput_client.consume.offsets import timestamp_ms
+from reput_client.preview import Preview
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyHeader,

@@ -1,12 +1,8 @@
-"""Requests of administrators to the masters of all brokers of a cluster, and how their answers are combined.
-
-A `Preview` says what a change would do. The command line prints it for `--dry-run`, the console shows it.
-"""
+"""Requests of administrators to the masters of all brokers of a cluster, and how their answers are combined."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from reput_client.consume.offsets import QueueBounds
@@ -23,35 +19,6 @@ from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a change would do; nothing was changed to find out.
-
-    Attributes:
-        text: what will change, in a sentence.
-        notes: more sentences: what stays, what may surprise.
-        columns, rows: a table, such as the offsets of each queue before and after.
-        brokers: of each row the broker, to be shown if there are several.
-        loses: what is lost that a confirmation should name; None if nothing is, or `text` says it.
-        is_change: whether anything would change.
-        obstacle: why the change is refused; None if it is not.
-        remedy: what to do about the obstacle.
-        can_force: whether the change can be made in spite of the obstacle.
-    """
-
-    text: str
-    notes: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str | int | None]] = ()
-    brokers: Sequence[str] = ()
-    loses: str | None = None
-    is_change: bool = True
-    obstacle: str | None = None
-    remedy: str | None = None
-    can_force: bool = False
-
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from reput_client.admin.requests import AdminRequests, Preview
+from reput_client.admin.requests import AdminRequests
 from reput_client.consume.offsets import timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
+from reput_client.preview import Preview
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import route_ext
 from reput_client.transport.standbys import read

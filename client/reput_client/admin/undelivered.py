@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from reput_client.admin.requests import Preview
 from reput_client.admin.topics import TopicAdmin
+from reput_client.preview import Preview
 from reput_client.received import ReceivedMessage
 from reput_protocol.codes import RequestCode, TransactionState
 from reput_protocol.commands.dead_letters import (
