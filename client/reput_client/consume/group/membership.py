@@ -35,15 +35,7 @@ from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
 from reput_client.transport.unregistration import unregister
 from reput_protocol.codes import ConsumeType, RequestCode
-from reput_protocol.commands.consumers import (
-    PROP_CLIENT_VERSION,
-    PROP_CONSUME_ORDERLY,
-    PROP_CONSUME_TYPE,
-    PROP_CONSUMER_START_TIMESTAMP,
-    ConsumerRunningInfo,
-    ConsumerRunningInfoHeader,
-    ProcessQueueInfo,
-)
+from reput_protocol.commands import consumers
 from reput_protocol.commands.group import (
     ConsumerData,
     ConsumerIdsChangedHeader,
@@ -392,9 +384,9 @@ class ForwardedRequests:
         self._options = options
         self._fetcher = fetcher
         self._properties = {
-            PROP_CONSUME_ORDERLY: str(options.orderly).lower(),
-            PROP_CONSUME_TYPE: ConsumeType.CONSUME_PASSIVELY.value,
-            PROP_CONSUMER_START_TIMESTAMP: str(started_ms),
+            consumers.PROP_CONSUME_ORDERLY: str(options.orderly).lower(),
+            consumers.PROP_CONSUME_TYPE: ConsumeType.CONSUME_PASSIVELY.value,
+            consumers.PROP_CONSUMER_START_TIMESTAMP: str(started_ms),
         }
 
     def register(self, requests: RequestHandlers) -> None:
@@ -418,10 +410,10 @@ class ForwardedRequests:
         request.answer()
 
     def _running_info(self, request: BrokerRequest) -> None:
-        header = ConsumerRunningInfoHeader.from_ext(request.ext)
+        header = consumers.ConsumerRunningInfoHeader.from_ext(request.ext)
         if self._is_ours(request, header.consumer_group):
-            info = ConsumerRunningInfo(
-                {**self._properties, PROP_CLIENT_VERSION: _client_version()},
+            info = consumers.ConsumerRunningInfo(
+                {**self._properties, consumers.PROP_CLIENT_VERSION: _client_version()},
                 self._options.subscriptions.data(),
                 {queue: _queue_info(assigned) for queue, assigned in self._fetcher.queues.items()},
                 jstack=_stacks() if header.jstack_enable else None,
@@ -445,10 +437,10 @@ class ForwardedRequests:
         return group == own
 
 
-def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
+def _queue_info(assigned: AssignedQueue) -> consumers.ProcessQueueInfo:
     position = assigned.progress.position
     held = assigned.progress.in_flight + assigned.undelivered
-    return ProcessQueueInfo(
+    return consumers.ProcessQueueInfo(
         commit_offset=assigned.committed or 0,
         cached_msg_min_offset=position if held else 0,
         cached_msg_max_offset=assigned.next_offset - 1 if held else 0,
