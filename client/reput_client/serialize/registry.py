@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, Final, Generic
 from urllib.parse import quote, urlsplit
@@ -108,7 +108,7 @@ class SchemaRegistry:
         if credentials is not None and parts.scheme == "http" and not local:
             raise ValueError(f"credentials would be sent unencrypted to {parts.hostname}; use https:")
         self.url = url.rstrip("/")
-        self._arguments = (url, credentials, tls, timeout_s)
+        self._anew = partial(SchemaRegistry, url, credentials=credentials, tls=tls, timeout_s=timeout_s)
         self._host = parts.hostname
         self._encrypted = parts.scheme == "https"
         self._port = parts.port or (443 if self._encrypted else 80)
@@ -230,11 +230,7 @@ class SchemaRegistry:
         return response.status, data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, self._arguments
-
-
-def _rebuild(url: str, credentials: Credentials | None, tls: TLS | None, timeout_s: float) -> SchemaRegistry:
-    return SchemaRegistry(url, credentials=credentials, tls=tls, timeout_s=timeout_s)
+        return self._anew, ()
 
 
 def _format(serialized: bool) -> str:
