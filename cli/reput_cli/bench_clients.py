@@ -19,7 +19,7 @@ from typing import Any
 
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_protocol.codes import Ack
 from reput_protocol.errors import ReputError
 

@@ -33,7 +33,7 @@ from reput_cli.failures import CommandFailed
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from reput_client.tls import TLS
+    from reput_client.security import TLS
 
 DEFAULT_SERVER = "127.0.0.1:10911"
 TLS_KEYS = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
@@ -197,7 +197,7 @@ def tls_of(given: Mapping[str, Any], context: Mapping[str, str]) -> TLS | None:
         values["tls"] = None
     if not any(values.values()):
         return None
-    from reput_client.tls import TLS
+    from reput_client.security import TLS
 
     try:
         return TLS(
@@ -242,7 +242,7 @@ def put_user_into_environment(
         environ[_SECRET] = _asked(environ[_USER], may_ask)
     if not environ.get(_USER) and not environ.get(_SECRET) and not environ.get(_SECRET_FILE):
         return
-    from reput_client.credentials import from_environment
+    from reput_client.security import from_environment
 
     try:
         from_environment(environ)

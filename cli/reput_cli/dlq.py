@@ -29,7 +29,7 @@ from reput_cli.options import RATE, Settings, shared_options
 from reput_cli.output import Printer, ago_text, rfc3339, write_message
 from reput_cli.positions import RangeType
 from reput_cli.preview import confirm, dry_run_option
-from reput_client.admin.dead_letters import DeadLetter, DeadLetters
+from reput_client.admin.undelivered import DeadLetter, DeadLetters
 from reput_client.blocking import Admin
 from reput_client.positions import Position
 from reput_protocol import properties as names

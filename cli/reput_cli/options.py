@@ -22,7 +22,7 @@ from reput_protocol.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin
-    from reput_client.tls import TLS
+    from reput_client.security import TLS
 
 _TIMEOUT_S = 5.0
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m|h)")

@@ -23,8 +23,7 @@ from reput_cli.output import Printer, duration_text
 from reput_cli.positions import TIME
 from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent, PostsFailed, SendOutcomeUnknown
-from reput_client.produce.block import Posted
-from reput_client.receipts import SendReceipt
+from reput_client.receipts import Posted, SendReceipt
 from reput_protocol.codes import Ack
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.exit_codes import ExitCode

@@ -102,7 +102,7 @@ def command(
     from reput_broker.compose.open_files import raise_limit
     from reput_broker.compose.proxy_process import finished_span
     from reput_broker.observe.log import configure_logging, write_event
-    from reput_client.credentials import from_environment
+    from reput_client.security import from_environment
     from reput_protocol.codes import AckLevel
     from reput_proxy import log
     from reput_proxy.server import ProxyOptions, run_proxy

@@ -5,7 +5,7 @@
 - `pop`: consumers without queues of their own, which acknowledge each message
 - `admin`: administration of brokers
 - `transport`: connections, routes, requests
-- `tls`, `received`, `serialize`, `users`, `offset_store`, `errors`
+- `security`, `received`, `serialize`, `users`, `offset_store`, `errors`
 
 Names are imported on first use: importing this package is cheap, and the synchronous API imports no event loop.
 """

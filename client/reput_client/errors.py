@@ -35,8 +35,7 @@ from reput_protocol.errors import (
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
-    from reput_client.produce.block import Posted
-    from reput_client.receipts import SendReceipt
+    from reput_client.receipts import Posted, SendReceipt
     from reput_protocol.record.message import MessageQueue
 
 __all__ = [

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from reput_client.admin import ClusterMember as ClusterMember
-    from reput_client.admin.dead_letters import DeadLetter as DeadLetter
-    from reput_client.admin.dead_letters import DeadLetters as DeadLetters
     from reput_client.admin.message_history import CopyKind as CopyKind
     from reput_client.admin.message_history import MessageCopy as MessageCopy
     from reput_client.admin.message_history import MessageHistory as MessageHistory
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
     from reput_client.admin.message_history import MessageTrack as MessageTrack
     from reput_client.admin.message_history import TrackType as TrackType
     from reput_client.admin.topics import FetchedMessages as FetchedMessages
+    from reput_client.admin.undelivered import DeadLetter as DeadLetter
+    from reput_client.admin.undelivered import DeadLetters as DeadLetters
     from reput_client.consume.columns import CodedValues as CodedValues
     from reput_client.consume.columns import MessageColumns as MessageColumns
     from reput_client.consume.fetch_records import ColumnsResult as ColumnsResult
@@ -44,15 +44,16 @@ if TYPE_CHECKING:
     from reput_client.consume.pull import PulledMessages as PulledMessages
     from reput_client.consume.pull import PullResult as PullResult
     from reput_client.consume.pull import PullStatus as PullStatus
-    from reput_client.credentials import Credentials as Credentials
     from reput_client.errors import *  # noqa: F403
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
     from reput_client.preview import Preview as Preview
-    from reput_client.produce.block import OnDone as OnDone
-    from reput_client.produce.block import Posted as Posted
+    from reput_client.receipts import OnDone as OnDone
+    from reput_client.receipts import Posted as Posted
     from reput_client.receipts import SendReceipt as SendReceipt
     from reput_client.receipts import TransactionReceipt as TransactionReceipt
     from reput_client.received import ReceivedMessage as ReceivedMessage
+    from reput_client.security import TLS as TLS
+    from reput_client.security import Credentials as Credentials
     from reput_client.serialize.avro import Avro as Avro
     from reput_client.serialize.avro import AvroSchema as AvroSchema
     from reput_client.serialize.json import Json as Json
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from reput_client.serialize.registry import Schema as Schema
     from reput_client.serialize.registry import SchemaReference as SchemaReference
     from reput_client.serialize.registry import SchemaRegistry as SchemaRegistry
-    from reput_client.tls import TLS as TLS
     from reput_client.transport.backoff import Backoff as Backoff
     from reput_client.users import UserDescription as UserDescription
     from reput_client.users import UserTable as UserTable
@@ -138,11 +138,11 @@ if TYPE_CHECKING:
 
 _SHARED: Final = {
     "reput_client.admin": "ClusterMember",
-    "reput_client.admin.dead_letters": "DeadLetter DeadLetters",
     "reput_client.admin.message_history": (
         "CopyKind MessageCopy MessageHistory MessageStep MessageTrack TrackType"
     ),
     "reput_client.admin.topics": "FetchedMessages",
+    "reput_client.admin.undelivered": "DeadLetter DeadLetters",
     "reput_client.consume.columns": "CodedValues MessageColumns",
     "reput_client.consume.fetch_records": "ColumnsResult",
     "reput_client.consume.group.allocation": (
@@ -154,17 +154,15 @@ _SHARED: Final = {
     "reput_client.consume.group.options": "Mode",
     "reput_client.consume.group.subscriptions": "Start",
     "reput_client.consume.pull": "FoundMessages PullResult PullStatus PulledMessages",
-    "reput_client.credentials": "Credentials",
     "reput_client.offset_store": "ReadOffsetType",
     "reput_client.preview": "Preview",
-    "reput_client.produce.block": "OnDone Posted",
-    "reput_client.receipts": "SendReceipt TransactionReceipt",
+    "reput_client.receipts": "OnDone Posted SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
     "reput_client.serialize.avro": "Avro AvroSchema",
     "reput_client.serialize.json": "Json",
     "reput_client.serialize.protobuf": "Protobuf",
     "reput_client.serialize.registry": "RegisteredSchema Schema SchemaReference SchemaRegistry",
-    "reput_client.tls": "TLS",
+    "reput_client.security": "Credentials TLS",
     "reput_client.transport.backoff": "Backoff",
     "reput_client.users": "UserDescription UserTable",
     "reput_protocol.buffers": "Buffer",

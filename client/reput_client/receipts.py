@@ -1,16 +1,18 @@
-"""Receipts of stored messages."""
+"""Receipts of stored messages, and handles of posted ones, which get a receipt later."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import accumulate, chain, count, repeat
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from reput_protocol.codes import AckLevel, TransactionState
 from reput_protocol.commands.send import PutMessageResult
+from reput_protocol.errors import ReputError
 from reput_protocol.record.delays import moment_of
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
@@ -91,11 +93,7 @@ class BlockReceipts(Sequence[SendReceipt]):
     __slots__ = ("_positions", "_result", "_topic", "_unique_ids")
 
     def __init__(
-        self,
-        topic: str,
-        result: PutMessageResult,
-        positions: Sequence[int],
-        unique_ids: Sequence[str | None],
+        self, topic: str, result: PutMessageResult, positions: Sequence[int], unique_ids: Sequence[str | None]
     ) -> None:
         self._topic = topic
         self._result = result
@@ -186,3 +184,43 @@ class ChainedReceipts(Sequence[SendReceipt]):
 @lru_cache(maxsize=64)
 def _packed_host(host: str) -> bytes:
     return Host.parse(host).packed()
+
+
+class Posted(ABC):
+    """One posted message: `await` it under trio or asyncio, call `result()` in the synchronous API.
+
+    A failure reported here or to a callback is not raised again by `flush`.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether it has a receipt or an error. In the synchronous API it changes only in calls of the producer."""
+
+    @property
+    @abstractmethod
+    def error(self) -> ReputError | None:
+        """The error that `Producer.send` would have raised; None if it was acknowledged or is not done."""
+
+    @abstractmethod
+    def mark_reported(self) -> None:
+        """Note that its outcome was reported."""
+
+    @abstractmethod
+    def result(self) -> SendReceipt:
+        """Return its receipt. The synchronous API waits for it; under trio and asyncio, `await` the handle instead.
+
+        Raises:
+            RuntimeError: it is not done, and this program must not block.
+            ReputError: it failed, as `Producer.send` would have.
+        """
+
+    @abstractmethod
+    def __await__(self) -> Generator[Any, Any, SendReceipt]:
+        """Return its receipt or raise its error, like `Producer.send`."""
+
+
+OnDone: TypeAlias = Callable[[Posted], object]
+"""Called with a posted message that has a receipt or an error."""

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from reput_client.errors import InvalidHandle
-from reput_client.pop.popped import SPAN_MAX, PoppedMessage
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import SPAN_MAX, PoppedMessage, Settling
 from reput_protocol.commands.pop import PopHandle, marked_topic
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
@@ -163,7 +162,7 @@ def _now() -> float:
 
 
 class Delivery:
-    """A message that a client has, by its handle; see `reput_client.pop.settling.Delivered`."""
+    """A message that a client has, by its handle; see `reput_client.pop.popped.Delivered`."""
 
     __slots__ = (
         "_handle",

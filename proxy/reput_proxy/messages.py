@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from reput_client.errors import DamagedMessage, UnsupportedCompression
-from reput_client.pop.settling import Popped
+from reput_client.pop.popped import Popped
 from reput_client.received import ReceivedMessage
 from reput_protocol import properties as names
 from reput_protocol.errors import InvalidMessage

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from reput_client.consume.group.subscriptions import parse_topics
 from reput_client.pop.fetcher import PopFetcher, Wait
-from reput_client.pop.popped import PoppedMessage
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import PoppedMessage, Settling
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from reput_client import Credentials
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import Settling
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.clients import ClientKey, ClientTable, Renewals
 from reput_proxy.rejections import Code, Rejected

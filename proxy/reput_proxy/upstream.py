@@ -20,7 +20,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from reput_client import TLS, Credentials, Producer
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import BrokerNotFound
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import Settling
 from reput_client.produce.transaction_checks import HalfPlace
 from reput_client.produce.transactions import TransactionProducer
 from reput_client.received import ReceivedMessage

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reput_client import Message
-from reput_client.consume.group import queue_locks
+from reput_client.consume.group import handover
 from reput_client.consume.group.failures import RetryHere
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.message import MessageQueue
@@ -176,7 +176,7 @@ async def test_another_member_waits_until_what_is_in_flight_is_done(face: Face, 
 async def test_a_queue_whose_lock_went_to_another_is_left_alone(
     face: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_locks, "RENEW_INTERVAL_S", 0.05)
+    monkeypatch.setattr(handover, "RENEW_INTERVAL_S", 0.05)
 
     await fill(face, broker, 5)
     async with face.Consumer(broker.address, group="g", topic="t", orderly=True) as consumer:
@@ -198,8 +198,8 @@ async def test_a_queue_whose_lock_went_to_another_is_left_alone(
 async def test_without_a_confirmed_lock_nothing_is_handed_out(
     face: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_locks, "RENEW_INTERVAL_S", 0.1)
-    monkeypatch.setattr(queue_locks, "TRUSTED_S", 0.3)
+    monkeypatch.setattr(handover, "RENEW_INTERVAL_S", 0.1)
+    monkeypatch.setattr(handover, "TRUSTED_S", 0.3)
 
     await fill(face, broker, 50)
     async with face.Consumer(broker.address, group="g", topic="t", orderly=True) as consumer:

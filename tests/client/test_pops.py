@@ -23,7 +23,7 @@ from reput_client import (
     TopicNotFound,
     blocking,
 )
-from reput_client.blocking.pop_consumer import BlockingRun
+from reput_client.blocking.consumer import BlockingRun
 from reput_client.errors import ClientClosed, RequestTimeout
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from support.faces import Face, scenario

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reput_client.consume import pull_consumer, read_ahead
+from reput_client.consume import fetch_records, pull_consumer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import Header
 from support.faces import Face, scenario
@@ -107,7 +107,7 @@ async def test_queues_that_are_read_in_turn_are_requested_ahead_within_a_limit(
                 await pull_one(queue_id, 2, read_ahead=False)
             assert pulls() == 60, "those that were kept were taken"
 
-            monkeypatch.setattr(read_ahead, "_UNUSED_S", 0.0)
+            monkeypatch.setattr(fetch_records, "_UNUSED_S", 0.0)
             for queue_id in range(20):
                 await pull_one(queue_id, 0, read_ahead=True)
             await face.until(lambda: pulls() == 100)

@@ -12,7 +12,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from docs.blocks import BLOCKS
-from reput_client.arrow import bucket_files, read_arrow, scan_polars
+from reput_client.arrow import read_arrow, scan_polars, store_files
 from reput_client.errors import BucketRefused, BucketUnavailable, DataLost, NotAStore, TopicNotFound
 from support.broker_process import free_port
 from support.lossy_proxy import LossyProxy
@@ -45,14 +45,14 @@ def url(server: ObjectStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of several blocks, more than the cache has."""
-    monkeypatch.setattr(bucket_files, "BLOCK_BYTES", 512)
-    monkeypatch.setattr(bucket_files, "BLOCKS_MAX", 4)
+    monkeypatch.setattr(store_files, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(store_files, "BLOCKS_MAX", 4)
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts that follow one another at once."""
-    monkeypatch.setattr(bucket_files, "_PAUSE_FIRST_S", 0.0)
+    monkeypatch.setattr(store_files, "_PAUSE_FIRST_S", 0.0)
 
 
 class Watched:
@@ -168,7 +168,7 @@ def test_wrong_credentials_are_refused_with_what_to_set(server: ObjectStore, url
 def test_a_server_that_is_away_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ObjectStore.environment(free_port()).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(bucket_files, "_ATTEMPTS", 1)
+    monkeypatch.setattr(store_files, "_ATTEMPTS", 1)
     with pytest.raises(
         BucketUnavailable, match=r"s3://bucket/store\S* cannot be reached: .*try again"
     ) as away:

@@ -19,7 +19,7 @@ from support.fakes import Answer, FakeBroker
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("topic_search", "rebalance"):
+    for module in ("subscriptions", "rebalance"):
         monkeypatch.setattr(f"reput_client.consume.group.{module}.INTERVAL_S", 0.2)
 
 

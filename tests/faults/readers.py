@@ -13,8 +13,7 @@ from faults.made import Made, Place, try_open
 from faults.workload import abandon
 from reput_broker.store.base.results import GetStatus
 from reput_broker.store.message_store import MessageStore
-from reput_client.consume.pull import PulledMessages
-from reput_client.consume.pull_survey import Pulled
+from reput_client.consume.pull import Pulled, PulledMessages
 from reput_client.errors import DamagedMessage
 from reput_client.received import ReceivedMessage
 from support.stores import PLENTY

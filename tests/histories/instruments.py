@@ -15,10 +15,10 @@ from histories.terms import LOCK_RENEWED_S, LOCK_TRUSTED_S, Body
 
 def shorten_lock_times() -> None:
     """Renew and trust locks in times that fit how long the broker's locks last here."""
-    from reput_client.consume.group import queue_locks
+    from reput_client.consume.group import handover
 
-    queue_locks.RENEW_INTERVAL_S = LOCK_RENEWED_S  # type: ignore[misc]
-    queue_locks.TRUSTED_S = LOCK_TRUSTED_S  # type: ignore[misc]
+    handover.RENEW_INTERVAL_S = LOCK_RENEWED_S  # type: ignore[misc]
+    handover.TRUSTED_S = LOCK_TRUSTED_S  # type: ignore[misc]
 
 
 def install(recorder: Recorder, group: str) -> None:
@@ -67,8 +67,8 @@ def _pulls(recorder: Recorder, group: str) -> None:
 
 
 def _locks(recorder: Recorder, group: str) -> None:
+    from reput_client.consume.group.handover import QueueLocks
     from reput_client.consume.group.membership import Membership
-    from reput_client.consume.group.queue_locks import QueueLocks
 
     lock, unlock, leave = QueueLocks.lock, QueueLocks.unlock, Membership.leave
 
@@ -134,7 +134,7 @@ def _names(queues: Any) -> list[list[Any]]:
 
 
 def _giving_back(recorder: Recorder, group: str) -> None:
-    from reput_client.consume.group import failures, overdue
+    from reput_client.consume.group import failures
     from reput_client.consume.send_back import send_back
 
     async def noted(session: Any, message: Any, **options: Any) -> None:
@@ -156,5 +156,4 @@ def _giving_back(recorder: Recorder, group: str) -> None:
             raise
         recorder.note("backed", asked=asked, **facts)
 
-    for caller in (failures, overdue):
-        patch.object(caller, "send_back", noted).start()
+    patch.object(failures, "send_back", noted).start()

@@ -243,8 +243,8 @@ def left_without_commit() -> None:
     from reput_client.consume.group.handover import Handover
 
     async def careless(self: Handover, queues: Any, timeout_s: float | None = None, **_: Any) -> None:
-        if self._locks is not None:
-            await self._locks.unlock([assigned.queue for assigned in queues], timeout_s)
+        if self.locks is not None:
+            await self.locks.unlock([assigned.queue for assigned in queues], timeout_s)
 
     Handover.let_go = careless  # type: ignore[method-assign]
 

@@ -14,8 +14,7 @@ from reput_client.outbox.sqlalchemy import SqlAlchemyOutbox
 
 def check_django() -> None:
     """Check the table of Django, which is empty. Raises AssertionError."""
-    from reput_client.tasks.django.models import Outbox
-    from reput_client.tasks.django.outbox_store import DjangoOutbox
+    from reput_client.tasks.django.models import DjangoOutbox, Outbox
 
     for body in (b"1", b"2", b"3"):
         Outbox.add(Message("orders", body))

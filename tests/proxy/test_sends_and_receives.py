@@ -20,7 +20,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from reput_broker.background import BackgroundBroker
 from reput_client import Admin, Consumer, Message, Producer
 from reput_client.errors import BrokerNotFound
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import Settling
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ReputError

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def ack_not_passed_on() -> None:
     """the proxy answers each tenth acknowledgement with OK, and does not pass it on"""
-    from reput_client.pop.settling import Settling
+    from reput_client.pop.popped import Settling
 
     real, numbers = Settling.ack, itertools.count(1)
 

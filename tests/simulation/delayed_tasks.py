@@ -23,7 +23,7 @@ from reput_broker import BrokerConfig
 from reput_broker.delay.deliverer import Deliverer
 from reput_broker.pop.revive_service import PopReviveService
 from reput_client import Admin, Message, PopConsumer, PoppedMessage, Posted, Producer
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import Settling
 from reput_protocol.errors import ReputError
 from simulation.disks import Disk
 from simulation.machines import PORT, BrokerMachine

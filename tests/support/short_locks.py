@@ -23,10 +23,10 @@ def shorten_in_broker(lifetime_s: float = LIFETIME_S) -> None:
 
 def shorten_in_members() -> None:
     """Renew and trust the locks of members in this process in times that fit."""
-    from reput_client.consume.group import queue_locks
+    from reput_client.consume.group import handover
 
-    queue_locks.RENEW_INTERVAL_S = RENEWED_S  # type: ignore[misc]
-    queue_locks.TRUSTED_S = TRUSTED_S  # type: ignore[misc]
+    handover.RENEW_INTERVAL_S = RENEWED_S  # type: ignore[misc]
+    handover.TRUSTED_S = TRUSTED_S  # type: ignore[misc]
 
 
 if __name__ == "__main__":

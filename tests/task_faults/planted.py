@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, Final
 
-from reput_client.tasks.celery.channel import Channel
 from reput_client.tasks.celery.receiving import SharedQueue
+from reput_client.tasks.celery.transport import Channel
 from support.planted_bugs import Bug, table_of
 
 _EACH: Final = 50

@@ -33,8 +33,8 @@ import threading
 from uuid import uuid4
 
 from reput_client.tasks.django import ReputBackend
-from reput_client.tasks.django.configuration import configuration_of
-from reput_client.tasks.django.worker import Worker
+from reput_client.tasks.django.backend import configuration_of
+from reput_client.tasks.django.management.commands.reput_worker import Worker
 
 
 class Named(ReputBackend):

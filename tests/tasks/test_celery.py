@@ -23,7 +23,7 @@ from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import AsyncResult
 from kombu import pools
 
-from reput_client.tasks.celery import result_clients, results
+from reput_client.tasks.celery import results
 from support.faces import open_sockets
 from support.waiting import wait_until
 
@@ -99,7 +99,7 @@ def program(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     celery_app.app.conf.update(broker_url=url, broker_read_url=url, broker_write_url=url, result_backend=url)
     yield celery_app
     pools.reset()
-    result_clients.close_clients()
+    results.close_clients()
 
 
 def test_results_groups_chords_retries_and_control(workers: Callable[..., Worker], program: Any) -> None:
@@ -222,12 +222,12 @@ def test_threads_share_one_reader_and_each_gets_its_results(program: Any, name: 
 def test_tags_of_threads_that_have_ended_are_read_no_more(
     program: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_clients, "_TAGS", 3)
+    monkeypatch.setattr(results, "_TAGS", 3)
     arrivals = program.app.backend.clients.arrivals
-    kept, short = result_clients.Mailbox(), result_clients.Mailbox()
+    kept, short = results.Mailbox(), results.Mailbox()
     arrivals.deliver_to(kept, f"{name}-kept")
     for number in range(4):
-        short = result_clients.Mailbox()
+        short = results.Mailbox()
         arrivals.deliver_to(short, f"{name}-{number}")
     gc.collect()
     arrivals.deliver_to(short, f"{name}-other")
@@ -238,9 +238,9 @@ def test_tags_of_threads_that_have_ended_are_read_no_more(
 def test_more_threads_than_a_filter_may_have_tags(program: Any, name: str) -> None:
     backend = program.app.backend
     backend.clients.ensure_topic(backend.topic)
-    arrivals = result_clients.Arrivals(backend.topic, backend.client_options)
+    arrivals = results.Arrivals(backend.topic, backend.client_options)
     callers = [f"{name.replace('.', '-')}-{number}" for number in range(514)]
-    mailboxes = [result_clients.Mailbox() for _ in range(514)]
+    mailboxes = [results.Mailbox() for _ in range(514)]
     arrivals._tags = frozenset(callers[:512])
     arrivals._mailboxes = {callers[number]: WeakSet([mailboxes[number]]) for number in range(512)}
     for number in (512, 513):
@@ -285,7 +285,7 @@ def test_many_results_that_do_not_come_are_looked_up_in_turn(program: Any, name:
 
 
 def test_only_the_last_results_are_kept_for_a_thread_that_asks_for_none() -> None:
-    mailbox = result_clients.Mailbox()
+    mailbox = results.Mailbox()
     mailbox.add(b"%d" % number for number in range(10_000))
     mailbox.wait(0.0)
     taken = list(iter(mailbox.take, None))

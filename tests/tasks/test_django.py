@@ -25,7 +25,6 @@ from django.utils import timezone
 from reput_client.blocking import Admin, Message, PopConsumer, Producer
 from reput_client.tasks.django import ReputBackend
 from reput_client.tasks.django import backend as backend_module
-from reput_client.tasks.django import worker as worker_module
 from reput_client.tasks.django.backend import HOP, WAITED_UNTIL
 from reput_client.tasks.django.interface import (
     TaskResult,
@@ -33,8 +32,9 @@ from reput_client.tasks.django.interface import (
     TaskResultStatus,
     task_backends,
 )
+from reput_client.tasks.django.management.commands import reput_worker as worker_module
+from reput_client.tasks.django.management.commands.reput_worker import Worker
 from reput_client.tasks.django.stored_task import UnknownTask, decode, due, encode
-from reput_client.tasks.django.worker import Worker
 from reput_protocol.errors import BrokerError, ErrorCode, MessageRefused, StoreUnavailable, TopicNotFound
 from support.waiting import wait_until
 from tasks import django_jobs as jobs

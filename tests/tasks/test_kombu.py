@@ -14,12 +14,11 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 
 from reput_client.blocking import Admin, PullConsumer
 from reput_client.blocking import Producer as ReputProducer
-from reput_client.credentials import Credentials
 from reput_client.errors import ConnectFailed
-from reput_client.tasks.celery.connecting import client_options
+from reput_client.security import TLS, Credentials
+from reput_client.tasks.celery.clients import client_options
 from reput_client.tasks.celery.receiving import SharedQueue
 from reput_client.tasks.celery.topics import Binding, exchange_topic, queue_topic
-from reput_client.tls import TLS
 from reput_protocol.errors import BrokerError, ErrorCode, TopicNotFound
 from reput_protocol.record.message import Message
 

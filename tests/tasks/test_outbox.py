@@ -22,12 +22,10 @@ from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer, ReceivedMessage
 from reput_client.outbox import OutboxRow, OutboxStore, Outcome, Relay, columns_of
 from reput_client.outbox import relay as relay_module
+from reput_client.outbox.relay import SqliteLock
 from reput_client.outbox.sqlalchemy import SqlAlchemyOutbox
-from reput_client.outbox.sqlite_lock import SqliteLock
 from reput_client.tasks.django.interface import InvalidTaskBackend, TaskResultStatus, task_backends
-from reput_client.tasks.django.management.selected import relay_of
-from reput_client.tasks.django.models import Outbox
-from reput_client.tasks.django.outbox_store import DjangoOutbox
+from reput_client.tasks.django.models import DjangoOutbox, Outbox
 from reput_protocol.errors import ErrorCode, InvalidMessage, ReputError, error_from_response
 from reput_protocol.record.message import encode_properties_text
 from support.waiting import wait_until
@@ -417,7 +415,7 @@ def test_a_topic_that_was_deleted(tmp_path: Path, name: str, creates_topics: boo
     ):
         admin.create_topic("orders")
         tasks = backend.configuration.topic_of("default")
-        relay = relay_of(backend)
+        relay = backend.relay()
         assert relay is not None
         stack.enter_context(closing(relay))
         jobs.add.enqueue(1, 2)

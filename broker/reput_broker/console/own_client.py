@@ -14,9 +14,8 @@ import trio
 
 from reput_broker.remoting.request import Response
 from reput_client.admin import Admin
-from reput_client.credentials import Credentials
 from reput_client.produce.producer import Producer
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials
 from reput_client.transport.address import Address
 from reput_client.transport.aio import AnyioRuntime
 from reput_client.transport.channel import RequestTemplate

@@ -134,7 +134,7 @@ class _Asking:
     """Makes requests to a proxy, signed if there is a user."""
 
     def __init__(self, channel: Any, place: Address, timeout_s: float) -> None:
-        from reput_client.credentials import from_environment
+        from reput_client.security import from_environment
 
         self._channel = channel
         self._timeout_s = timeout_s

@@ -57,9 +57,8 @@ from reput_protocol.names import check_group, check_topic, dlq_topic, retry_topi
 from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
-from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.header import Value
 
-_MSGPACK = HeaderType.MSGPACK
 _NO_GROUP = (GroupNotFound,)
 _NOT_THERE = (GroupNotFound, TopicNotFound)
 _FORWARDED_GRACE_S = 11.0
@@ -103,7 +102,7 @@ class GroupAdmin(TopicAdmin):
         found = await self._read_each(
             SubscriptionGroupConfig.from_json,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"settings of {group}",
             absent=_NO_GROUP,
         )
@@ -222,7 +221,7 @@ class GroupAdmin(TopicAdmin):
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group; with `clean_offsets` its progress too. Its retry and dead-letter topics remain."""
         header = DeleteSubscriptionGroupHeader(check_group(group), clean_offsets)
-        ext = header.to_ext(_MSGPACK)
+        ext = header.to_ext()
         await self._ask_each(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, f"delete {group}", absent=_NO_GROUP)
 
     # Members and progress
@@ -237,7 +236,7 @@ class GroupAdmin(TopicAdmin):
         found = await self._read_each(
             GroupDescription.from_json,
             RequestCode.DESCRIBE_GROUP,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"description of {group}",
             absent=_NO_GROUP,
         )
@@ -249,7 +248,7 @@ class GroupAdmin(TopicAdmin):
         found = await self._read_each(
             GroupList.from_json,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"groups of {topic}",
             absent=(TopicNotFound,),
         )
@@ -261,7 +260,7 @@ class GroupAdmin(TopicAdmin):
         found = await self._read_each(
             ConsumeStats.from_json,
             RequestCode.GET_CONSUME_STATS,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"progress of {group}",
             absent=_NOT_THERE,
         )
@@ -274,7 +273,7 @@ class GroupAdmin(TopicAdmin):
         found = await self._read_each(
             ConsumeTimeSpan.from_json,
             RequestCode.QUERY_CONSUME_TIME_SPAN,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"time span of {group} in {topic}",
             absent=_NOT_THERE,
         )
@@ -289,7 +288,7 @@ class GroupAdmin(TopicAdmin):
         """
         header = ConsumerRunningInfoHeader(check_group(group), client_id)
         call = await self._ask_member(
-            RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext(_MSGPACK), client_id, await self._masters()
+            RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext(), client_id, await self._masters()
         )
         return ConsumerRunningInfo.from_json(call.body)
 
@@ -302,7 +301,7 @@ class GroupAdmin(TopicAdmin):
         if len(brokers) > 1:
             brokers = [(await self._find_message(offset_message_id))[0]]
         call = await self._ask_member(
-            RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(_MSGPACK), client_id, brokers
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(), client_id, brokers
         )
         return ConsumeDirectlyResult.from_json(call.body)
 
@@ -350,7 +349,7 @@ class GroupAdmin(TopicAdmin):
         )
         answers = await self._ask_each(
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"offsets of {group}",
             # A broker may have fewer queues of the topic than another.
             absent=_NOT_THERE if queue_id is None else (BrokerError,),
@@ -422,7 +421,7 @@ class GroupAdmin(TopicAdmin):
             header = ResetOffsetHeader(check_topic(topic), check_group(group), -1, is_force=True)
             await self._session.ask_ok(
                 RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-                header.to_ext(_MSGPACK),
+                header.to_ext(),
                 what=f"offsets of {header.group}",
                 queue=next(iter(table)),
                 body=ResetOffsetList(table).to_json(),
@@ -459,7 +458,7 @@ class GroupAdmin(TopicAdmin):
         )
         answers = await self._ask_each(
             RequestCode.CLONE_GROUP_OFFSET,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"copy of the offsets of {source}",
             absent=(NotFound, GroupNotFound, TopicNotFound),
         )

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from reput_client.admin.dead_letters import DeadLetterAdmin
 from reput_client.admin.groups import GroupAdmin
 from reput_client.admin.undelivered import UndeliveredAdmin
 from reput_client.errors import DamagedMessage
@@ -172,7 +171,7 @@ class MessageHistory:
         return found
 
 
-class MessageHistoryAdmin(DeadLetterAdmin, GroupAdmin, UndeliveredAdmin):
+class MessageHistoryAdmin(UndeliveredAdmin, GroupAdmin):
     """The method of `Admin` for the history of a message; errors as there."""
 
     async def message_history(self, offset_message_id: str) -> MessageHistory:

@@ -18,7 +18,7 @@ from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.wire.channel import Call
-from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.header import Value
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -183,7 +183,7 @@ class AdminRequests(QueueBounds):
         answers = await self._ask_all(
             brokers,
             RequestCode.VIEW_MESSAGE_BY_ID,
-            ViewMessageHeader(physical_offset).to_ext(HeaderType.MSGPACK),
+            ViewMessageHeader(physical_offset).to_ext(),
             f"message {offset_message_id}",
             absent=(NotFound, BrokerError),
             or_slave=True,

@@ -35,9 +35,8 @@ from reput_protocol.errors import RequestNotSupported, TopicNotFound, error_from
 from reput_protocol.names import check_topic, is_system_topic
 from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.header import Value
 
-_MSGPACK: Final = HeaderType.MSGPACK
 _NOT_FOUND: Final = (ResponseCode.QUERY_NOT_FOUND.value,)
 
 
@@ -212,7 +211,7 @@ class TopicAdmin(AdminRequests):
                 order=config.order,
                 attributes=_of_type(message_type),
             )
-            brokers_by_fields.setdefault(tuple(header.to_ext(_MSGPACK).items()), []).append(broker)
+            brokers_by_fields.setdefault(tuple(header.to_ext().items()), []).append(broker)
         for fields, brokers in brokers_by_fields.items():
             await self._ask_each(
                 RequestCode.UPDATE_AND_CREATE_TOPIC, dict(fields), f"change {topic}", brokers=brokers
@@ -247,13 +246,13 @@ class TopicAdmin(AdminRequests):
         _check_queues(read_queues, write_queues)
         attributes = _of_type(message_type)
         header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm, attributes=attributes)
-        ext = header.to_ext(_MSGPACK)
+        ext = header.to_ext()
         await self._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create {topic}", brokers=brokers)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic, its queues, all groups' offsets in it, and its retry topics of groups that pop."""
         header = DeleteTopicHeader(check_topic(topic))
-        ext = header.to_ext(_MSGPACK)
+        ext = header.to_ext()
         await self._ask_each(
             RequestCode.DELETE_TOPIC_IN_BROKER, ext, f"delete {topic}", absent=(TopicNotFound,)
         )
@@ -292,7 +291,7 @@ class TopicAdmin(AdminRequests):
         return await self._read_each(
             TopicConfig.from_json,
             RequestCode.GET_TOPIC_CONFIG,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"settings of {topic}",
             absent=(TopicNotFound,),
         )
@@ -303,7 +302,7 @@ class TopicAdmin(AdminRequests):
         found = await self._read_each(
             TopicStats.from_json,
             RequestCode.GET_TOPIC_STATS_INFO,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"figures of {topic}",
             absent=(TopicNotFound,),
         )
@@ -334,7 +333,7 @@ class TopicAdmin(AdminRequests):
             permitted: only topics on which the user has the right 'describe'. Otherwise all: a user with that right on
                 the cluster may know them.
         """
-        ext = ListTopicsHeader(topic, permitted or None).to_ext(_MSGPACK)
+        ext = ListTopicsHeader(topic, permitted or None).to_ext()
         call = await self._ask_one(broker_name, RequestCode.LIST_TOPICS, ext, "topics of the broker")
         return TopicSummaries.from_json(call.body).topics
 
@@ -395,7 +394,7 @@ class TopicAdmin(AdminRequests):
         answers = await self._ask_all(
             await self._brokers(),
             RequestCode.QUERY_MESSAGE,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"key {key} of {topic}",
             accepted=_NOT_FOUND,
             or_slave=True,

@@ -1,13 +1,29 @@
-"""The part of `Admin` for messages that no consumer gets yet: delayed ones, and those of open transactions."""
+"""The part of `Admin` for messages that are in no topic of a consumer yet, or any more.
+
+These are delayed messages, those of open transactions and of schedules, and dead letters.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from reput_client.admin.requests import AdminRequests
+from reput_client.admin.topics import TopicAdmin
 from reput_client.preview import Preview
+from reput_client.received import ReceivedMessage
 from reput_protocol.codes import RequestCode, TransactionState
+from reput_protocol.commands.dead_letters import (
+    REPLAYED_AT_ONCE_MAX,
+    LetterPlace,
+    LetterPlaces,
+    QueryReplaysHeader,
+    ReplayedLetter,
+    ReplayHeader,
+    ReplayResult,
+    Replays,
+)
 from reput_protocol.commands.delay import (
     CancelDelayedHeader,
     CancelledMessage,
@@ -16,23 +32,73 @@ from reput_protocol.commands.delay import (
     DelayedMessageList,
     ListDelayedHeader,
 )
+from reput_protocol.commands.schedule import (
+    CATCH_UP_S,
+    ChangeScheduleHeader,
+    ChangeScheduleResult,
+    ListSchedulesHeader,
+    MissedTimes,
+    ScheduleChange,
+    ScheduleDefinition,
+    ScheduleDescription,
+    ScheduleList,
+)
 from reput_protocol.commands.transaction import (
     EndTransactionHeader,
     ListTransactionsHeader,
     OpenTransaction,
     OpenTransactions,
 )
-from reput_protocol.errors import ErrorCode, NotFound
-from reput_protocol.names import check_topic
+from reput_protocol.errors import ErrorCode, InvalidMessage, NotFound, RequestNotSupported, TopicNotFound
+from reput_protocol.names import check_group, check_send_topic, check_topic, dlq_topic
 from reput_protocol.printable import counted
-from reput_protocol.record.message import MessageQueue
-from reput_protocol.wire.header import HeaderType
+from reput_protocol.record.dead_letter import dead_letter_origin
+from reput_protocol.record.message import NOT_SERIALIZED, Message, MessageQueue
+from reput_protocol.wire.header import Value
 
-_MSGPACK = HeaderType.MSGPACK
+_REPLAY_TIMEOUT_S: Final = 15.0
+"""The broker may have to find in its index first what was replayed."""
 
 
-class UndeliveredAdmin(AdminRequests):
-    """The methods of `Admin` for delayed messages and open transactions; errors as there."""
+class DeadLetter:
+    """One dead letter."""
+
+    def __init__(self, message: ReceivedMessage) -> None:
+        self.message = message
+        self.properties = message.properties
+        self.origin = dead_letter_origin(self.properties, message.offset_message_id)
+
+    @property
+    def attempts(self) -> int:
+        """The number of delivery attempts."""
+        return self.message.reconsume_times
+
+    @property
+    def place(self) -> LetterPlace:
+        """What `Admin.replay_dead_letters` knows it by."""
+        return LetterPlace(self.message.queue_offset, self.message.physical_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Dead letters of a group: offsets `[start, end)` of its dead-letter topic's queue, by broker."""
+
+    topic: str
+    spans: Mapping[str, tuple[int, int]]
+
+    def __len__(self) -> int:
+        return sum(end - start for start, end in self.spans.values())
+
+    def after(self, done: Mapping[str, int]) -> DeadLetters:
+        """Return those from an offset on, by broker."""
+        spans = {
+            name: (max(start, min(end, done.get(name, 0))), end) for name, (start, end) in self.spans.items()
+        }
+        return DeadLetters(self.topic, spans)
+
+
+class UndeliveredAdmin(TopicAdmin):
+    """The methods of `Admin` for delayed messages, open transactions, dead letters and schedules; errors as there."""
 
     # -- delayed messages --------------------------------------------------------------------------------------
 
@@ -71,7 +137,7 @@ class UndeliveredAdmin(AdminRequests):
         There may be fewer than `max_messages`. It is the broker at the client's address, or the named broker's master.
         """
         topic = None if topic is None else check_topic(topic)
-        ext = ListDelayedHeader(topic, key, max_messages, cursor or None).to_ext(_MSGPACK)
+        ext = ListDelayedHeader(topic, key, max_messages, cursor or None).to_ext()
         what = "list of delayed messages"
         call = await self._ask_one(broker_name, RequestCode.LIST_DELAYED_MESSAGES, ext, what)
         return DelayedMessageList.from_json(call.body)
@@ -106,7 +172,7 @@ class UndeliveredAdmin(AdminRequests):
         header = CancelDelayedHeader(check_topic(topic), key)
         answers = await self._ask_each(
             RequestCode.CANCEL_DELAYED_MESSAGE,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             f"cancel {key} of {topic}",
             absent=(NotFound,),
         )
@@ -152,7 +218,7 @@ class UndeliveredAdmin(AdminRequests):
         master.
         """
         topic = None if topic is None else check_topic(topic)
-        ext = ListTransactionsHeader(topic, key, max_transactions, cursor).to_ext(_MSGPACK)
+        ext = ListTransactionsHeader(topic, key, max_transactions, cursor).to_ext()
         call = await self._ask_one(broker_name, RequestCode.LIST_TRANSACTIONS, ext, "open transactions")
         return OpenTransactions.from_json(call.body)
 
@@ -205,7 +271,215 @@ class UndeliveredAdmin(AdminRequests):
         )
         await self._session.ask_ok(
             RequestCode.END_TRANSACTION,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             what=f"end of transaction {transaction.unique_id}",
             queue=MessageQueue(transaction.topic, transaction.broker_name, transaction.queue_id),
         )
+
+    # -- dead letters ------------------------------------------------------------------------------------------
+
+    async def dead_letters(self, group: str) -> DeadLetters:
+        """Return the place of all dead letters of a group.
+
+        Raises:
+            TopicNotFound: it has none.
+        """
+        topic = dlq_topic(check_group(group))
+        spans = {}
+        for name in await self.topic_configs(topic):
+            first = await self.min_offset(topic, 0, broker_name=name)
+            spans[name] = (first, await self.max_offset(topic, 0, broker_name=name))
+        return DeadLetters(topic, spans)
+
+    async def replay_dead_letters(
+        self,
+        group: str,
+        letters: Iterable[LetterPlace | int],
+        *,
+        broker_name: str | None = None,
+        target: str | None = None,
+        again: bool = False,
+        dry_run: bool = False,
+    ) -> list[ReplayedLetter]:
+        """Have a broker send dead letters of a group to the topics that they came from; return what became of each.
+
+        A dead letter is sent once, however often and by how many it is asked for, to whichever topic: the broker stores
+        with the message which dead letter it replays. So the request may be repeated after any error. The message is a
+        new one with the same body, tag, keys, flag and user properties and no attempts; DLQ_ORIGIN_MESSAGE_ID has the
+        id of the original. It is on disk when this returns, and the dead letter stays.
+
+        Args:
+            letters: their offsets in the queue of dead letters, or their places (`DeadLetter.place`), which another
+                dead letter at the same offset does not have.
+            broker_name: of the broker that has them; by default the one at the client's address.
+            target: send them to this topic instead. It needs no proof of where they came from.
+            again: also those that were replayed before. Repeated, the request sends them once more.
+            dry_run: send nothing.
+
+        Raises:
+            TopicNotFound: the group has no dead letters, or the target does not exist.
+            BrokerError: it is unknown which of them were replayed, or they cannot be stored now. Some may have been
+                sent, and are not sent again.
+        """
+        topic = None if target is None else check_send_topic(target)
+        header = ReplayHeader(check_group(group), topic, again or None, dry_run or None).to_ext()
+        places = [LetterPlace(one) if isinstance(one, int) else one for one in letters]
+        outcomes: list[ReplayedLetter] = []
+        what = f"replay of dead letters of {group}"
+        for first in range(0, len(places), REPLAYED_AT_ONCE_MAX):
+            body = LetterPlaces(places[first : first + REPLAYED_AT_ONCE_MAX]).to_json()
+            answer = await self._of_letters(broker_name, RequestCode.REPLAY_DEAD_LETTERS, header, what, body)
+            outcomes += ReplayResult.from_json(answer).letters
+        return outcomes
+
+    async def replays(
+        self, group: str, begin_offset: int = 0, end_offset: int = 0, *, broker_name: str | None = None
+    ) -> Replays:
+        """Return how many dead letters of a group a broker has, how many were replayed, and which of a range.
+
+        Args:
+            begin_offset, end_offset: of the queue of dead letters. Long ranges are not answered whole: the rest begins
+                at `next_offset`.
+            broker_name: of the broker that has them; by default the one at the client's address.
+
+        Raises:
+            TopicNotFound: the group has no dead letters.
+            BrokerError: it is unknown which of them were replayed.
+        """
+        header = QueryReplaysHeader(check_group(group), begin_offset, end_offset).to_ext()
+        what = f"replayed dead letters of {group}"
+        return Replays.from_json(
+            await self._of_letters(broker_name, RequestCode.QUERY_REPLAYS, header, what, b"")
+        )
+
+    async def _of_letters(
+        self, broker_name: str | None, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes
+    ) -> memoryview:
+        timeout_s = max(_REPLAY_TIMEOUT_S, self._session.timeout_s)
+        if broker_name is None:
+            deadline = self._session.deadline(timeout_s)
+            return (await self._session.ask_ok(code, ext, what=what, body=body, deadline=deadline)).body
+        calls = await self._ask_each(code, ext, what, body, brokers=[broker_name], timeout_s=timeout_s)
+        return calls[broker_name].body
+
+    # -- schedules ---------------------------------------------------------------------------------------------
+
+    async def create_schedule(
+        self,
+        name: str,
+        when: str,
+        message: Message,
+        *,
+        ordering_key: str | None = None,
+        time_zone: str = "UTC",
+        catch_up_s: float = CATCH_UP_S,
+        missed: MissedTimes | str = MissedTimes.LATEST,
+        replace: bool = False,
+    ) -> None:
+        """Have the broker send a message at times, once for each time, also over a failover.
+
+        It is kept by the broker that has the schedule, or else by the first one, by name, that has the topic. One that
+        exists and is the same stays as it is. On disk when this returns.
+
+        Args:
+            name: of the schedule; 1 to 127 of the characters a-z A-Z 0-9 _ . : -.
+            when: a cron expression of five fields, a nickname such as `@hourly`, or `@every 90s`.
+            message: without a delay, a time to live, a unique id and a flag; the body has at most 64 KiB.
+            ordering_key: as for `Producer.send`.
+            time_zone: IANA's name of the zone of the expression.
+            catch_up_s: a time that was missed, because no broker ran, is sent until so many seconds later.
+            missed: `latest`: of several missed times only the latest one is sent; `all`: each, at most 1,000.
+            replace: whether another schedule of this name is replaced.
+
+        Raises:
+            InvalidMessage: the message cannot be that of a schedule.
+            BrokerError: the expression is not valid, or another schedule has the name.
+        """
+        is_plain = message.delay is None or message.delay.is_priority
+        if not is_plain or message.unique_id is not None or message.flag:
+            raise InvalidMessage(
+                "the message of a schedule has no delay, time to live, unique_id= or flag=; leave them out"
+            )
+        if message.body is NOT_SERIALIZED:
+            raise InvalidMessage("the message of a schedule has a body=, not a value=")
+        definition = ScheduleDefinition(
+            name,
+            when,
+            message.topic,
+            ScheduleDefinition.encode_body(bytes(message.body)),
+            message.tag,
+            [*message.keys],
+            dict(message.properties),
+            ordering_key,
+            None if message.delay is None else int(message.delay.value),
+            time_zone,
+            catch_up_s,
+            MissedTimes(missed),
+            replace,
+        )
+        broker = await self._broker_for(name, message.topic)
+        await self._ask_each(
+            RequestCode.PUT_SCHEDULE, {}, f"create schedule {name}", definition.to_json(), brokers=[broker]
+        )
+
+    async def list_schedules(self, topic: str | None = None) -> list[ScheduleDescription]:
+        """Return the schedules of all brokers, or those that send to a topic, by name."""
+        header = ListSchedulesHeader(None if topic is None else check_topic(topic))
+        return await self._schedules(header)
+
+    async def describe_schedule(self, name: str) -> ScheduleDescription:
+        """Return one schedule; raises `NotFound` without it."""
+        found = await self._schedules(ListSchedulesHeader(name=name))
+        if not found:
+            raise NotFound(ErrorCode.NOT_FOUND, f"there is no schedule {name!r}")
+        return found[0]
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule. What it has sent stays. Raises `NotFound` without it."""
+        await self._change(name, ScheduleChange.DELETE)
+
+    async def pause_schedule(self, name: str) -> None:
+        """Pause a schedule until it is resumed. Raises `NotFound` without it."""
+        await self._change(name, ScheduleChange.PAUSE)
+
+    async def resume_schedule(self, name: str) -> None:
+        """Have a schedule send again, from its next time on: nothing for the times of the pause. Raises `NotFound`
+        without it.
+        """
+        await self._change(name, ScheduleChange.RESUME)
+
+    async def run_schedule(self, name: str) -> str:
+        """Send the message of a schedule once now, also if it is paused; return its offset message id.
+
+        It is as durable as the default acknowledgement of the broker. Raises `NotFound` without the schedule.
+        """
+        result = await self._change(name, ScheduleChange.RUN)
+        return result.msg_id or ""
+
+    async def _change(self, name: str, change: ScheduleChange) -> ChangeScheduleResult:
+        schedule = await self.describe_schedule(name)
+        header = ChangeScheduleHeader(schedule.definition.topic, name, change)
+        broker = schedule.broker_name
+        calls = await self._ask_each(
+            RequestCode.CHANGE_SCHEDULE, header.to_ext(), f"{change} schedule {name}", brokers=[broker]
+        )
+        return ChangeScheduleResult.from_ext(calls[broker].answer.ext)
+
+    async def _schedules(self, header: ListSchedulesHeader) -> list[ScheduleDescription]:
+        calls = await self._ask_each(
+            RequestCode.LIST_SCHEDULES, header.to_ext(), "schedules", absent=(RequestNotSupported,)
+        )
+        found = [one for call in calls.values() for one in ScheduleList.from_json(call.body).schedules]
+        return sorted(found, key=lambda one: one.definition.name)
+
+    async def _broker_for(self, name: str, topic: str) -> str:
+        """Return the broker that has a schedule, or the one that is to have it."""
+        found = await self._schedules(ListSchedulesHeader(name=name))
+        if found:
+            return found[0].broker_name
+        masters = sorted(await self._masters())
+        try:
+            having = await self.topic_configs(topic)
+        except TopicNotFound:
+            return masters[0]  # which creates it, if it may
+        return next((broker for broker in masters if broker in having), masters[0])

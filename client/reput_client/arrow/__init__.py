@@ -9,8 +9,8 @@ It needs pyarrow and NumPy, which the extra `arrow` installs, but neither Spark 
 first use.
 
 `read` is for both: a topic is read by `topic_reading`, a directory (`directory`, its files: `store_files`) by
-`directory_reading`, as far as `directory_plan` says. `batches` makes the columns, `values` those of decoded bodies.
-Spark's source uses these modules too.
+`directory_reading`. `batches` makes the columns, `values` those of decoded bodies. Spark's source uses these modules
+too.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from reput_client.arrow.batches import LOG_BATCH_ROWS
 from reput_client.arrow.read import TIMEOUT_S, Position, read_arrow, typed_columns
 from reput_client.arrow.values import Decoder, OnBadValue
 from reput_client.consume.arrow_columns import arrow_schema
-from reput_client.credentials import Credentials
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials
 from reput_protocol.filter.tags import ALL
 
 if TYPE_CHECKING:
@@ -67,10 +66,7 @@ def scan_polars(
     numbers = None if queues is None else list(queues)
 
     def batches(
-        needed: list[str] | None,
-        predicate: pl.Expr | None,
-        rows: int | None,
-        rows_of_polars: int | None,
+        needed: list[str] | None, predicate: pl.Expr | None, rows: int | None, rows_of_polars: int | None
     ) -> Iterator[pl.DataFrame]:
         reader = read_arrow(
             source,

@@ -23,7 +23,7 @@ _SIMPLE: Final = {
 }
 
 
-def form_of(message: Descriptor, parents: tuple[str, ...] = ()) -> ValueForm:
+def protobuf_form(message: Descriptor, parents: tuple[str, ...] = ()) -> ValueForm:
     """Return the form of a message within the messages `parents`: a struct, with null for what is not set.
 
     Raises:
@@ -69,7 +69,7 @@ def _field(field: FieldDescriptor, parents: tuple[str, ...]) -> ValueForm:
 def _single(field: FieldDescriptor, parents: tuple[str, ...]) -> ValueForm:
     """Return the form of one value of a field."""
     if field.message_type is not None:
-        return form_of(field.message_type, parents)
+        return protobuf_form(field.message_type, parents)
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return ValueForm(pa.string(), _enum_names(names))

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
 
-from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.batches import LOG_BATCH_ROWS
-from reput_client.arrow.directory import StoreDirectory
-from reput_client.arrow.directory_plan import is_sequential, located, log_files
+from reput_client.arrow.directory import StoreDirectory, is_sequential, located, log_files
 from reput_client.arrow.directory_reading import DirectoryReading
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange
 from reput_client.arrow.topic_reading import TopicReading
 from reput_client.arrow.values import Decoder, OnBadValue, TypedColumns
-from reput_client.blocking.bulk import BulkReader
+from reput_client.blocking.bulk import Attempts, BulkReader
 from reput_client.consume.arrow_columns import arrow_schema
-from reput_client.credentials import Credentials
 from reput_client.errors import DamagedStore, DataLost
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials
 from reput_protocol.errors import ErrorCode, TopicNotFound
 from reput_protocol.filter.tags import ALL, TagFilter
 

@@ -8,10 +8,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_client.arrow.queues import Generations, QueueKey, QueueRange, Unreadable
-from reput_client.blocking.bulk import BulkReader
+from reput_client.blocking.bulk import Attempts, BulkReader
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import queue_records

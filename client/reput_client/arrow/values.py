@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
 
-from reput_client.arrow import json_values
-from reput_client.arrow.value_form import ValueForm
+from reput_client.arrow.value_form import ValueForm, avro_form, json_form
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.errors import NotDeserialized, RegistryRefused, RegistryUnavailable
 from reput_client.serialize.json import Json
@@ -166,15 +165,13 @@ def form_of(decoder: Decoder, value_type: pa.DataType | None) -> ValueForm:
     if isinstance(decoder, Json):
         if value_type is None:
             raise ValueError("Json needs value_type=, the Arrow type of its values")
-        return json_values.form_of(decoder, value_type)
+        return json_form(decoder, value_type)
     if value_type is not None:
         raise ValueError("value_type= is for Json; Avro and Protobuf have types of their own")
     # Told apart without their classes: fastavro, or protobuf, need not be installed.
     message_class = getattr(decoder, "message_class", None)
     if message_class is not None:
-        from reput_client.arrow import protobuf_values
+        from reput_client.arrow.protobuf_values import protobuf_form
 
-        return protobuf_values.form_of(message_class.DESCRIPTOR)
-    from reput_client.arrow import avro_values
-
-    return avro_values.form_of(cast("Avro", decoder).parsed_schema())
+        return protobuf_form(message_class.DESCRIPTOR)
+    return avro_form(cast("Avro", decoder).parsed_schema())

@@ -14,11 +14,11 @@ from reput_client.exported import modules_of, resolve
 if TYPE_CHECKING:
     from reput_client.blocking.admin import Admin as Admin
     from reput_client.blocking.consumer import Consumer as Consumer
-    from reput_client.blocking.offset_store import LocalFileOffsetStore as LocalFileOffsetStore
-    from reput_client.blocking.offset_store import OffsetStore as OffsetStore
-    from reput_client.blocking.offset_store import RemoteOffsetStore as RemoteOffsetStore
-    from reput_client.blocking.pop_consumer import PopConsumer as PopConsumer
-    from reput_client.blocking.pop_consumer import PoppedMessage as PoppedMessage
+    from reput_client.blocking.consumer import LocalFileOffsetStore as LocalFileOffsetStore
+    from reput_client.blocking.consumer import OffsetStore as OffsetStore
+    from reput_client.blocking.consumer import PopConsumer as PopConsumer
+    from reput_client.blocking.consumer import PoppedMessage as PoppedMessage
+    from reput_client.blocking.consumer import RemoteOffsetStore as RemoteOffsetStore
     from reput_client.blocking.producer import LocalTransaction as LocalTransaction
     from reput_client.blocking.producer import Producer as Producer
     from reput_client.blocking.producer import TransactionCheck as TransactionCheck
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _OWN: Final = {
     "reput_client.blocking.admin": "Admin",
-    "reput_client.blocking.consumer": "Consumer",
-    "reput_client.blocking.offset_store": "LocalFileOffsetStore OffsetStore RemoteOffsetStore",
-    "reput_client.blocking.pop_consumer": "PopConsumer PoppedMessage",
+    "reput_client.blocking.consumer": (
+        "Consumer LocalFileOffsetStore OffsetStore PopConsumer PoppedMessage RemoteOffsetStore"
+    ),
     "reput_client.blocking.producer": "LocalTransaction Producer TransactionCheck TransactionProducer",
     "reput_client.blocking.pull_consumer": "PullConsumer",
 }

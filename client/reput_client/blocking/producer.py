@@ -16,10 +16,9 @@ from reput_client.blocking.client import (
     signature_of,
 )
 from reput_client.errors import ClientClosed, PostsFailed
-from reput_client.produce import producer as asynchronous
 from reput_client.produce import transactions
-from reput_client.produce.block import Posted
-from reput_client.receipts import SendReceipt, TransactionReceipt
+from reput_client.produce.producer import Producer as AsyncProducer
+from reput_client.receipts import Posted, SendReceipt, TransactionReceipt
 from reput_client.received import ReceivedMessage
 from reput_client.transport.options import takes
 from reput_protocol.buffers import Buffer
@@ -36,15 +35,15 @@ def _copy(items: Sequence[T]) -> Sequence[T]:
     return items if type(items) in (list, tuple) else list(items)
 
 
-class Producer(BlockingClient[asynchronous.Producer]):
+class Producer(BlockingClient[AsyncProducer]):
     """Sends messages; a context manager. Arguments and errors are those of `reput_client.Producer`.
 
     Threads may share one; their sends wait concurrently on one connection. From the first `request` until the producer
     is closed, a daemon thread sends heartbeats.
     """
 
-    @constructor(asynchronous.Producer)
-    def __init__(self, client: asynchronous.Producer) -> None:
+    @constructor(AsyncProducer)
+    def __init__(self, client: AsyncProducer) -> None:
         super().__init__(client)
 
     def __exit__(
@@ -85,18 +84,18 @@ class Producer(BlockingClient[asynchronous.Producer]):
         """How many replies came after their request timed out."""
         return self._client.late_replies
 
-    send = blocking(asynchronous.Producer.send)
-    forward = blocking(asynchronous.Producer.forward)
-    send_oneway = blocking(asynchronous.Producer.send_oneway)
-    request = blocking(asynchronous.Producer.request)
-    reply = blocking(asynchronous.Producer.reply)
+    send = blocking(AsyncProducer.send)
+    forward = blocking(AsyncProducer.forward)
+    send_oneway = blocking(AsyncProducer.send_oneway)
+    request = blocking(AsyncProducer.request)
+    reply = blocking(AsyncProducer.reply)
 
-    @signature_of(asynchronous.Producer.send_batch)
+    @signature_of(AsyncProducer.send_batch)
     def send_batch(self, messages: Sequence[Message], **options: Any) -> list[SendReceipt]:
         """`messages` other than a list or tuple are copied before the first one is sent."""
         return self._runtime.run(self._client.send_batch(_copy(messages), **options))
 
-    @signature_of(asynchronous.Producer.send_many)
+    @signature_of(AsyncProducer.send_many)
     def send_many(
         self,
         topic: str,
@@ -119,7 +118,7 @@ class Producer(BlockingClient[asynchronous.Producer]):
             )
         )
 
-    @signature_of(asynchronous.Producer.post)
+    @signature_of(AsyncProducer.post)
     def post(self, message: Message, **options: Any) -> Posted:
         """In the synchronous API `post` blocks where the async one waits, and so does `result()`.
 
@@ -132,7 +131,7 @@ class Producer(BlockingClient[asynchronous.Producer]):
         """
         return self._runtime.run(self._client.post(message, **options))
 
-    @signature_of(asynchronous.Producer.flush)
+    @signature_of(AsyncProducer.flush)
     def flush(self) -> None:
         """An interrupted producer raises `ClientClosed` after it has called the remaining callbacks."""
         try:

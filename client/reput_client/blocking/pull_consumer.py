@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Generic
 
 from reput_client.blocking.client import BlockingClient, blocking, constructor
-from reput_client.consume import pull_consumer as asynchronous
+from reput_client.consume.pull_consumer import PullConsumer as AsyncPullConsumer
 from reput_client.received import V
 
 
-class PullConsumer(BlockingClient[asynchronous.PullConsumer[V]], Generic[V]):
+class PullConsumer(BlockingClient[AsyncPullConsumer[V]], Generic[V]):
     """Pulls messages; a context manager. Arguments and errors are those of `reput_client.PullConsumer`.
 
     Threads may share one; their pulls wait concurrently on one connection.
     """
 
-    @constructor(asynchronous.PullConsumer)
-    def __init__(self, client: asynchronous.PullConsumer[V]) -> None:
+    @constructor(AsyncPullConsumer)
+    def __init__(self, client: AsyncPullConsumer[V]) -> None:
         super().__init__(client)
 
     @property
@@ -24,11 +24,11 @@ class PullConsumer(BlockingClient[asynchronous.PullConsumer[V]], Generic[V]):
         """The consumer group."""
         return self._client.group
 
-    queues = blocking(asynchronous.PullConsumer.queues)
-    pull = blocking(asynchronous.PullConsumer[V].pull)
-    pull_columns = blocking(asynchronous.PullConsumer.pull_columns)
-    commit = blocking(asynchronous.PullConsumer.commit)
-    committed = blocking(asynchronous.PullConsumer.committed)
-    min_offset = blocking(asynchronous.PullConsumer.min_offset)
-    max_offset = blocking(asynchronous.PullConsumer.max_offset)
-    offset_by_time = blocking(asynchronous.PullConsumer.offset_by_time)
+    queues = blocking(AsyncPullConsumer.queues)
+    pull = blocking(AsyncPullConsumer[V].pull)
+    pull_columns = blocking(AsyncPullConsumer.pull_columns)
+    commit = blocking(AsyncPullConsumer.commit)
+    committed = blocking(AsyncPullConsumer.committed)
+    min_offset = blocking(AsyncPullConsumer.min_offset)
+    max_offset = blocking(AsyncPullConsumer.max_offset)
+    offset_by_time = blocking(AsyncPullConsumer.offset_by_time)

@@ -27,9 +27,6 @@ from reput_protocol.commands.pull import QueryQueueBoundsHeader, QueueBoundsRequ
 from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
-from reput_protocol.wire.header import HeaderType
-
-_MSGPACK = HeaderType.MSGPACK
 
 
 class OffsetRequests:
@@ -107,7 +104,7 @@ class OffsetRequests:
         """Return the bounds of the durable part of every readable queue of those topics that exist on a broker."""
         call = await self._session.ask_ok(
             RequestCode.QUERY_QUEUE_BOUNDS,
-            QueryQueueBoundsHeader().to_ext(_MSGPACK),
+            QueryQueueBoundsHeader().to_ext(),
             what="bounds of queues",
             queue=None if broker_name is None else MessageQueue("", broker_name, 0),
             body=QueueBoundsRequest(list(topics)).to_json(),
@@ -139,7 +136,7 @@ class OffsetRequests:
         return await read(
             self._session,
             code,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             what=f"{what} in {queue.topic}/{queue.queue_id}",
             queue=queue,
             deadline=self._session.deadline(None),
@@ -156,7 +153,7 @@ class OffsetRequests:
     ) -> Call:
         return await self._session.ask(
             code,
-            header.to_ext(_MSGPACK),
+            header.to_ext(),
             what=f"{what} in {queue.topic}/{queue.queue_id}",
             address=slave,
             queue=None if slave is not None else queue,

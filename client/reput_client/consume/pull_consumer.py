@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic
 
 from reput_client.consume.fetch_records import (
+    AHEAD_BYTES_MAX,
     COLUMN_BYTES,
     NO_END,
     ColumnsResult,
+    ReadAhead,
     columns_result,
     fetch_ext,
     fetched,
@@ -29,7 +31,6 @@ from reput_client.consume.pull import (
     pull_ext,
     pull_result,
 )
-from reput_client.consume.read_ahead import AHEAD_BYTES_MAX, ReadAhead
 from reput_client.received import V
 from reput_client.transport.address import Address
 from reput_client.transport.options import ClientOptions, takes
@@ -42,7 +43,6 @@ from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
-from reput_protocol.wire.header import Value
 
 log = logging.getLogger("reput_client")
 
@@ -140,25 +140,22 @@ class PullConsumer(QueueBounds, Generic[V]):
         what, until = f"pull from {topic}/{queue_id}", deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0)
         now = self._session.runtime.now
         waited_until = now() + wait_s
-
-        def ext(start: int, until: float) -> dict[str, Value]:
-            return pull_ext(
-                self.group,
-                topic,
-                queue_id,
-                start,
-                wanted,
-                max_messages=max_messages,
-                max_bytes=max_bytes,
-                wait_s=max(0.0, until - now()),
-            )
+        ext = partial(
+            pull_ext,
+            self.group,
+            topic,
+            queue_id,
+            wanted=wanted,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+        )
 
         async def from_slave(address: Address) -> PullResult | None:
             call = await ask_slave(
                 self._session,
                 address,
                 RequestCode.PULL_MESSAGE,
-                ext(offset, waited_until),
+                ext(offset, wait_s=max(0.0, waited_until - now())),
                 what=what,
                 queue=queue,
                 deadline=deadline,
@@ -179,7 +176,9 @@ class PullConsumer(QueueBounds, Generic[V]):
 
         async def from_master(patient: bool) -> PullResult:
             self._suggested.pop(queue, None)  # that slave has not answered
-            call = await self._read_ahead.take(queue, (offset, *terms), deadline)
+            call = None
+            if queue in self._read_ahead.asked:
+                call = await self._read_ahead.take(queue, (offset, *terms), deadline)
             if (
                 call is None
                 or is_not_master(call)
@@ -187,7 +186,7 @@ class PullConsumer(QueueBounds, Generic[V]):
             ):
                 call = await self._session.ask(
                     RequestCode.PULL_MESSAGE,
-                    ext(offset, waited_until),
+                    ext(offset, wait_s=max(0.0, waited_until - now())),
                     what=what,
                     queue=queue,
                     deadline=until,
@@ -201,7 +200,7 @@ class PullConsumer(QueueBounds, Generic[V]):
             if goes_on and has_more and result.suggested_broker_id == MASTER_ID:
                 end = result.next_begin_offset
                 connection = self._session.known_connection(queue)
-                self._read_ahead.start(queue, (end, *terms), ext(end, -math.inf), connection, max_bytes)
+                self._read_ahead.start(queue, (end, *terms), ext(end, wait_s=0.0), connection, max_bytes)
             return result
 
         suggested_id = self._suggested.get(queue, MASTER_ID)

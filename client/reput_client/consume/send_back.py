@@ -34,13 +34,7 @@ _FIRST_LEVEL: Final = 3
 _ANY_QUEUE: Final = -1
 _REASON_CHARACTERS_MAX: Final = 500
 _DROPPED: Final = frozenset(
-    {
-        names.CRC32,
-        names.MIN_OFFSET,
-        names.MAX_OFFSET,
-        names.RECONSUME_TIME,
-        names.MAX_RECONSUME_TIMES,
-    }
+    {names.CRC32, names.MIN_OFFSET, names.MAX_OFFSET, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES}
 )
 
 log = logging.getLogger("reput_client")
@@ -109,8 +103,8 @@ async def _ask(
     session: Session, message: ReceivedMessage, queue: MessageQueue, header: SendBackHeader
 ) -> None:
     """Send request 36 until it is answered, for at most the time of two requests."""
-    repeated = structs.replace(header, is_repeated=True).to_ext(HeaderType.MSGPACK)
-    ext = header.to_ext(HeaderType.MSGPACK)
+    repeated = structs.replace(header, is_repeated=True).to_ext()
+    ext = header.to_ext()
     for tries_left in (1, 0):
         try:
             await session.ask_ok(

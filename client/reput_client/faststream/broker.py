@@ -1,8 +1,9 @@
-"""The broker and routers, on which programs declare subscribers and publishers."""
+"""The broker and routers, on which programs declare subscribers and publishers, and its security objects."""
 
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
@@ -24,7 +25,7 @@ from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import DefaultCodec
 from faststream.exceptions import SetupError
-from faststream.security import BaseSecurity
+from faststream.security import BaseSecurity, SASLPlaintext
 from faststream.specification.schema import BrokerSpec
 
 from reput_client.admin import Admin
@@ -33,16 +34,13 @@ from reput_client.faststream.messages import (
     Delivered,
     MessageOptions,
     ReputMessage,
+    ReputProducer,
     ReputPublishCommand,
-    ReputStreamMessage,
-)
-from reput_client.faststream.producer import ReputProducer
-from reput_client.faststream.publisher import (
     ReputPublisher,
     ReputPublisherSpecification,
     ReputPublisherSpecificationConfig,
+    ReputStreamMessage,
 )
-from reput_client.faststream.security import clients_security
 from reput_client.faststream.subscriber import (
     ReputBrokerConfig,
     ReputSubscriber,
@@ -53,7 +51,7 @@ from reput_client.faststream.subscriber import (
 )
 from reput_client.produce.producer import SEND_TIMEOUT_S, Producer
 from reput_client.receipts import SendReceipt
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials
 from reput_client.transport.options import takes
 from reput_protocol.codes import Ack, AckLevel
 
@@ -485,3 +483,38 @@ class _LoggerStorage(DefaultLoggerStorage):
             )
             self._logger_ref.add(logger)
         return logger
+
+
+@dataclass(frozen=True)
+class _OfContext(TLS):
+    """Connect with an SSL context that the application has made."""
+
+    given: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """See `TLS`."""
+        return super().context() if self.given is None else self.given
+
+
+def clients_security(security: BaseSecurity | None, tls: TLS | None) -> tuple[Credentials | None, TLS | None]:
+    """Return what clients take for `security`, and `tls` if that is given.
+
+    Raises:
+        SetupError: `security` is for another way to identify users, or both say how to encrypt.
+        ValueError: the user or the secret is empty.
+    """
+    if security is None:
+        return None, tls
+    if not isinstance(security, SASLPlaintext) and type(security) is not BaseSecurity:
+        raise SetupError(
+            f"{type(security).__name__} is not supported; pass SASLPlaintext(user, secret), whose secret only signs "
+            "the requests, or BaseSecurity for TLS without a user"
+        )
+    if security.use_ssl and tls is not None:
+        raise SetupError(
+            "security= and tls= both say how to encrypt; leave ssl_context and use_ssl out, or tls="
+        )
+    credentials = None
+    if isinstance(security, SASLPlaintext):
+        credentials = Credentials(security.username, security.password)
+    return credentials, _OfContext(given=security.ssl_context) if security.use_ssl else tls

@@ -11,11 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from faststream import AckPolicy, PublishCommand, StreamMessage
-from faststream._internal.configs import (
-    BrokerConfig,
-    SubscriberSpecificationConfig,
-    SubscriberUsecaseConfig,
-)
+from faststream._internal.configs import BrokerConfig, SubscriberSpecificationConfig, SubscriberUsecaseConfig
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.subscriber.utils import MultiLock
@@ -29,10 +25,9 @@ from reput_client.consume.group.consumer import Consumer
 from reput_client.consume.group.failures import Decision, Failure, GiveBack, OnFailure, Verdict
 from reput_client.consume.group.options import Mode
 from reput_client.consume.group.subscriptions import Start
-from reput_client.credentials import Credentials
 from reput_client.faststream.messages import Delivered, ReputPublishCommand, ReputStreamMessage, decode, parse
 from reput_client.received import ReceivedMessage
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials
 
 if TYPE_CHECKING:
     from faststream._internal.endpoint.publisher import PublisherProto

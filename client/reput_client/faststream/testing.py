@@ -14,9 +14,7 @@ from faststream.exceptions import SubscriberNotFound
 
 from reput_client.errors import ReplyTimeout
 from reput_client.faststream.broker import ReputBroker
-from reput_client.faststream.messages import Delivered, ReputPublishCommand
-from reput_client.faststream.producer import ReputProducer
-from reput_client.faststream.publisher import ReputPublisher
+from reput_client.faststream.messages import Delivered, ReputProducer, ReputPublishCommand, ReputPublisher
 from reput_client.faststream.subscriber import ReputSubscriber
 from reput_client.receipts import SendReceipt
 from reput_protocol.codes import AckLevel

@@ -22,7 +22,7 @@ from reput_protocol.record.message import Message
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
-    from reput_client.produce.block import Posted
+    from reput_client.produce.block import PostedMessage
 
 _NAME: Final = "reput_client"
 _SYSTEM: Final = ("messaging.system", "rocketmq")
@@ -226,7 +226,7 @@ class Sending:
         if error is not None:
             self.end(error=error)
 
-    def of_posted(self, posted: Posted) -> None:
+    def of_posted(self, posted: PostedMessage) -> None:
         """End with the outcome of a posted message."""
         block, number = posted.block, posted.number
 

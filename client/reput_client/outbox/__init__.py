@@ -16,7 +16,6 @@ if it is rolled back (docs/outbox.md):
 
 from __future__ import annotations
 
-from reput_client.outbox.relay import Relay
-from reput_client.outbox.row import OutboxRow, OutboxStore, Outcome, columns_of
+from reput_client.outbox.relay import OutboxRow, OutboxStore, Outcome, Relay, columns_of
 
 __all__ = ["OutboxRow", "OutboxStore", "Outcome", "Relay", "columns_of"]

@@ -1,16 +1,25 @@
-"""The relay, which sends the rows of an outbox."""
+"""Rows of an outbox, and the relay that sends them, with what it needs of the table that they are in.
+
+SQLite does not lock single rows, so a lock lets one relay at a time have a table of SQLite.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+from uuid import uuid4
 
 from reput_client.blocking import Posted, Producer
-from reput_client.outbox.row import OutboxRow, OutboxStore, Outcome
+from reput_client.produce.queue_selector import AnyBroker
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.options import ClientOptions
 from reput_protocol.codes import Ack, AckLevel
@@ -22,6 +31,153 @@ from reput_protocol.errors import (
     ReputError,
     TopicNotFound,
 )
+from reput_protocol.properties import EXPIRES_AFTER, EXPIRES_AT
+from reput_protocol.record.delays import Delay
+from reput_protocol.record.message import NOT_SERIALIZED, Message
+
+PAGE_BYTES: Final = 4 << 20
+"""Bytes of bodies after which a store gives a relay no further rows at a time."""
+_EXPIRY: Final = frozenset({EXPIRES_AFTER, EXPIRES_AT})
+"""Properties that a message has by `ttl_s` and `expires_at`, besides a delay or a priority."""
+
+
+def first_of(sizes: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the ids of the first rows with `PAGE_BYTES` bytes of bodies together, of ids and sizes; at least one."""
+    ids: list[int] = []
+    total = 0
+    for row_id, size in sizes:
+        total += size
+        if ids and total > PAGE_BYTES:
+            break
+        ids.append(row_id)
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A message of an outbox.
+
+    Attributes:
+        id: in the order of insertion.
+        options: JSON: tag, keys, properties, flag, delay or priority, expiry, queue id, ordering key, if there are any.
+        unique_id: by which the broker recognises the message if it is sent again.
+        created_ms: when it was inserted, in ms since 1970, on the clock of the program.
+    """
+
+    id: int
+    topic: str
+    body: bytes
+    options: str
+    unique_id: str
+    created_ms: int
+
+    def message(self) -> tuple[Message, dict[str, Any]]:
+        """Return the message, and the arguments of `Producer.post` that go with it.
+
+        Raises:
+            InvalidMessage: the row was not made by `columns_of`.
+        """
+        options = json.loads(self.options)
+        message = Message(
+            self.topic,
+            bytes(self.body),
+            options.get("tag"),
+            options.get("keys", ()),
+            options.get("properties"),
+            options.get("flag", 0),
+            self.unique_id,
+        )
+        if "delay" in options:
+            message.delay = Delay(*options["delay"])
+        if "expiry" in options:  # not above: users' properties cannot have these names
+            message.properties = {**message.properties, **options["expiry"]}
+        terms = {name: options[name] for name in ("queue_id", "ordering_key") if name in options}
+        if options.get("any_broker"):
+            terms["queue_id"] = AnyBroker(terms["queue_id"])
+        return message, terms
+
+
+def columns_of(
+    message: Message, *, queue_id: int | None = None, ordering_key: str | None = None
+) -> dict[str, Any]:
+    """Return the columns of a new row, by name, for a message.
+
+    Args:
+        queue_id, ordering_key: as of `Producer.send`.
+
+    Raises:
+        InvalidMessage: the message has a value and no body.
+    """
+    if message.body is NOT_SERIALIZED:
+        raise InvalidMessage("an outbox stores bodies; give the message body= in place of value=")
+    expiry = {name: text for name, text in message.properties.items() if name in _EXPIRY}
+    options = {
+        "tag": message.tag,
+        "keys": message.keys,
+        "properties": {name: text for name, text in message.properties.items() if name not in expiry},
+        "expiry": expiry,
+        "flag": message.flag,
+        "delay": message.delay,
+        "queue_id": queue_id,
+        "any_broker": isinstance(queue_id, AnyBroker),
+        "ordering_key": ordering_key,
+    }
+    return {
+        "topic": message.topic,
+        "body": bytes(message.body),
+        "options": json.dumps(
+            {name: value for name, value in options.items() if value or (name == "queue_id" and value == 0)}
+        ),
+        "unique_id": message.unique_id or uuid4().hex,
+        "created_ms": time.time_ns() // 1_000_000,
+        "error": "",
+    }
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of rows.
+
+    Attributes:
+        sent: ids of rows that the broker has stored.
+        refused: ids of rows that it refuses for good, with the reason.
+        failure: why the others, if any, are not sent.
+    """
+
+    sent: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    failure: Exception | None = None
+
+    def refused_by_reason(self) -> dict[str, list[int]]:
+        """Return the ids of refused rows by the reason."""
+        found: dict[str, list[int]] = {}
+        for row_id, reason in self.refused.items():
+            found.setdefault(reason, []).append(row_id)
+        return found
+
+
+class OutboxStore(Protocol):
+    """The table of an outbox: columns `id` and those of `columns_of`; `error` is empty until a row is refused."""
+
+    def relay(self, rows_max: int, send: Callable[[Sequence[OutboxRow]], Outcome]) -> Outcome:
+        """Give `send` the first rows without an error, by id, and delete those that it has sent.
+
+        It gets `rows_max` rows at most, and no further one after `PAGE_BYTES` bytes of bodies.
+        Until this returns no other relay gets these rows. If the process is killed meanwhile, one gets them again.
+
+        Raises:
+            Exception: the database cannot be used; rows that were sent may be there still.
+        """
+        ...
+
+    def retry(self) -> int:
+        """Clear the errors of refused rows, so that they are sent again; return how many."""
+        ...
+
+    def close(self) -> None:
+        """Let other relays have the table."""
+        ...
+
 
 _PAGE: Final = 400
 """Rows that are sent at a time, and sent again after an interruption. One statement deletes them: SQLite before 3.32
@@ -238,3 +394,50 @@ def _is_final(error: ReputError) -> bool:
     if isinstance(error, InvalidMessage | MessageRefused):
         return True
     return isinstance(error, BrokerError) and error.error in _FINAL
+
+
+FIND_FILE: Final = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+"""The statement by which a connection returns the path of its database; empty for a database in memory."""
+_PRIMARY: Final = 0xFF  # of an extended error code
+
+
+class SqliteLock:
+    """A lock next to a database file, held until `release` or the end of the process, however it ends.
+
+    It is the lock of another SQLite file, so the database itself stays free for its programs.
+
+    Args:
+        path: the database file; empty for a database in memory: there is no other process, and no lock.
+        name: what is locked. Relays with other names do not wait for each other.
+    """
+
+    def __init__(self, path: str, name: str) -> None:
+        self._path = Path(f"{path}-relay-{quote(name, safe='')}") if path else None
+        self._held: sqlite3.Connection | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock, unless another relay has it; return whether this one has.
+
+        Raises:
+            sqlite3.Error: the file cannot be written.
+        """
+        if self._path is None or self._held is not None:
+            return True
+        connection = sqlite3.connect(self._path, timeout=0.0, isolation_level=None, check_same_thread=False)
+        try:
+            # Writes, so that a directory or a disk where this is not possible is noticed.
+            connection.execute("PRAGMA user_version = 1")
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            connection.close()
+            if error.sqlite_errorcode & _PRIMARY == sqlite3.SQLITE_BUSY:
+                return False
+            raise
+        self._held = connection
+        return True
+
+    def release(self) -> None:
+        """Let another relay have it."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None

@@ -5,28 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Engine,
-    Insert,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    delete,
-    func,
-    insert,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from reput_client.outbox.row import OutboxRow, OutboxStore, Outcome, columns_of, first_of
-from reput_client.outbox.sqlite_lock import FIND_FILE, SqliteLock
+from reput_client.outbox.relay import (
+    FIND_FILE,
+    OutboxRow,
+    OutboxStore,
+    Outcome,
+    SqliteLock,
+    columns_of,
+    first_of,
+)
 from reput_protocol.record.message import Message
 
 _ROW_LOCKS: Final = frozenset({"postgresql", "mysql", "mariadb"})
@@ -45,23 +35,25 @@ class SqlAlchemyOutbox:
         table: its definition.
     """
 
-    def __init__(self, metadata: MetaData, name: str = "reput_outbox") -> None:
-        self.table = Table(
+    def __init__(self, metadata: sa.MetaData, name: str = "reput_outbox") -> None:
+        self.table = sa.Table(
             name,
             metadata,
-            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-            Column("topic", String(255), nullable=False),
-            Column("body", LargeBinary(_BODY_MAX), nullable=False),
-            Column("options", Text, nullable=False),
-            Column("unique_id", String(255), nullable=False),
-            Column("created_ms", BigInteger, nullable=False),
-            Column("error", Text, nullable=False),
+            sa.Column(
+                "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
+            ),
+            sa.Column("topic", sa.String(255), nullable=False),
+            sa.Column("body", sa.LargeBinary(_BODY_MAX), nullable=False),
+            sa.Column("options", sa.Text, nullable=False),
+            sa.Column("unique_id", sa.String(255), nullable=False),
+            sa.Column("created_ms", sa.BigInteger, nullable=False),
+            sa.Column("error", sa.Text, nullable=False),
             sqlite_autoincrement=True,
         )
 
     def insert(
         self, message: Message, *, queue_id: int | None = None, ordering_key: str | None = None
-    ) -> Insert:
+    ) -> sa.Insert:
         """Return the statement that inserts a message, to be executed in the program's transaction.
 
         Connections and sessions execute it, synchronous and asynchronous ones.
@@ -72,9 +64,9 @@ class SqlAlchemyOutbox:
         Raises:
             InvalidMessage: the message has a value and no body.
         """
-        return insert(self.table).values(columns_of(message, queue_id=queue_id, ordering_key=ordering_key))
+        return sa.insert(self.table).values(columns_of(message, queue_id=queue_id, ordering_key=ordering_key))
 
-    def at(self, engine: Engine) -> OutboxStore:
+    def at(self, engine: sa.Engine) -> OutboxStore:
         """Return the table in a database, for a `Relay`.
 
         Raises:
@@ -82,7 +74,7 @@ class SqlAlchemyOutbox:
             ValueError: this database has no row locks that a relay could use. PostgreSQL, MySQL 8, MariaDB 10.6 and
                 SQLite have what is needed.
         """
-        if not isinstance(engine, Engine):
+        if not isinstance(engine, sa.Engine):
             raise TypeError(
                 f"a relay runs in a thread; give it an engine of create_engine, not {type(engine).__name__}"
             )
@@ -100,7 +92,7 @@ class SqlAlchemyOutbox:
 class _Store(OutboxStore):
     """Rows are locked by the transaction that sends and deletes them."""
 
-    def __init__(self, engine: Engine, table: Table) -> None:
+    def __init__(self, engine: sa.Engine, table: sa.Table) -> None:
         self._engine = engine
         self._table = table
 
@@ -116,18 +108,13 @@ class _Store(OutboxStore):
 
     def _rows(self, connection: Connection, rows_max: int) -> list[OutboxRow]:
         columns = self._table.c
-        first = select(columns.id, func.length(columns.body)).where(columns.error == "")
+        first = sa.select(columns.id, sa.func.length(columns.body)).where(columns.error == "")
         first = first.order_by(columns.id).limit(rows_max).with_for_update(skip_locked=True)
         ids = first_of((row_id, size) for row_id, size in connection.execute(first))
         if not ids:
             return []
-        wanted = select(
-            columns.id,
-            columns.topic,
-            columns.body,
-            columns.options,
-            columns.unique_id,
-            columns.created_ms,
+        wanted = sa.select(
+            columns.id, columns.topic, columns.body, columns.options, columns.unique_id, columns.created_ms
         )
         found = connection.execute(wanted.where(columns.id.in_(ids)).order_by(columns.id))
         return [OutboxRow(*row) for row in found]
@@ -137,18 +124,18 @@ class _Store(OutboxStore):
         if outcome.sent:
             sent = [unique_ids[row_id] for row_id in outcome.sent]
             connection.execute(
-                delete(self._table).where(columns.id.in_(outcome.sent), columns.unique_id.in_(sent))
+                sa.delete(self._table).where(columns.id.in_(outcome.sent), columns.unique_id.in_(sent))
             )
         for reason, ids in outcome.refused_by_reason().items():
             refused = [unique_ids[row_id] for row_id in ids]
             wanted = (columns.id.in_(ids), columns.unique_id.in_(refused))
-            connection.execute(update(self._table).where(*wanted).values(error=reason))
+            connection.execute(sa.update(self._table).where(*wanted).values(error=reason))
 
     def retry(self) -> int:
         """See `OutboxStore`."""
         with self._engine.begin() as connection:
             cleared = connection.execute(
-                update(self._table).where(self._table.c.error != "").values(error="")
+                sa.update(self._table).where(self._table.c.error != "").values(error="")
             )
             return cleared.rowcount
 
@@ -159,7 +146,7 @@ class _Store(OutboxStore):
 class _SqliteStore(_Store):
     """One relay has all rows, and no transaction is open while it sends: that would stop the program's own."""
 
-    def __init__(self, engine: Engine, table: Table) -> None:
+    def __init__(self, engine: sa.Engine, table: sa.Table) -> None:
         super().__init__(engine, table)
         self._lock: SqliteLock | None = None
 
@@ -179,7 +166,7 @@ class _SqliteStore(_Store):
     def _acquire(self) -> bool:
         if self._lock is None:
             with self._engine.connect() as connection:
-                path = connection.scalar(text(FIND_FILE))
+                path = connection.scalar(sa.text(FIND_FILE))
             self._lock = SqliteLock(path or "", self._table.name)
         return self._lock.acquire()
 

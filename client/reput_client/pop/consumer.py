@@ -9,14 +9,11 @@ from functools import cached_property, partial
 from typing import Any, Generic, Self
 
 from reput_client.consume.group.failures import GiveBack, OnFailure, check_on_failure
-from reput_client.consume.group.handlers import awaited
-from reput_client.consume.group.stop_signals import StopSignals
-from reput_client.consume.group.subscriber import Subscriber
+from reput_client.consume.group.subscriber import StopSignals, Subscriber, awaited
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.pop.fetcher import PopFetcher, Wait
 from reput_client.pop.handling import Run, check_invisible
-from reput_client.pop.popped import M, PoppedMessage
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import M, PoppedMessage, Settling
 from reput_client.received import V
 from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
@@ -24,7 +21,6 @@ from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionG
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
 from reput_protocol.errors import GroupNotFound, ReputError
 from reput_protocol.names import check_client_group
-from reput_protocol.wire.header import HeaderType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +133,7 @@ class PopConsumer(Subscriber, Generic[V]):
             try:
                 call = await session.ask_ok(
                     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-                    SubscriptionGroupHeader(self.group).to_ext(HeaderType.MSGPACK),
+                    SubscriptionGroupHeader(self.group).to_ext(),
                     what=f"settings of {self.group} at {name}",
                     address=address,
                 )

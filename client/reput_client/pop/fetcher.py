@@ -17,27 +17,20 @@ from uuid import uuid4
 
 from typing_extensions import override
 
-from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions
-from reput_client.consume.group.topic_search import TopicSearch
+from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions, TopicSearch
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import NoQueue
-from reput_client.pop.popped import popped_messages
-from reput_client.pop.settling import Popped, Settling
+from reput_client.pop.popped import Popped, Settling, popped_messages
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import SILENCE_S, Session, wall_clock_ms
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.pop import (
-    POP_MESSAGES_MAX,
-    NotificationHeader,
-    PopMessageHeader,
-)
+from reput_protocol.commands.pop import POP_MESSAGES_MAX, NotificationHeader, PopMessageHeader
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound, error_from_response
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call, Waiter
-from reput_protocol.wire.header import HeaderType
 
 M = TypeVar("M", bound=Popped)
 
@@ -282,7 +275,7 @@ class PopFetcher:
             await self._begin(source)
             call = await session.ask(
                 RequestCode.POP_MESSAGE,
-                header.to_ext(HeaderType.MSGPACK),
+                header.to_ext(),
                 what=f"pop from {queue.topic} at {queue.broker_name}",
                 queue=queue,
                 deadline=deadline,
@@ -393,7 +386,7 @@ class PopFetcher:
         )
         source.connection = connection
         source.call_until = now + wait_s + _GRACE_S
-        template = RequestTemplate(RequestCode.NOTIFICATION, header.to_ext(HeaderType.MSGPACK))
+        template = RequestTemplate(RequestCode.NOTIFICATION, header.to_ext())
         source.call = connection.start_template(template, _Arrival(self))
 
     def forget(self) -> None:

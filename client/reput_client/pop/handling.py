@@ -19,11 +19,11 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from typing_extensions import override
 
 from reput_client.consume.group.failures import Failure, OnFailure, Verdict, default_delay_s
-from reput_client.consume.group.handlers import NotAwaitable
+from reput_client.consume.group.subscriber import NotAwaitable
 from reput_client.consume.send_back import DEAD_LETTER, reason_of
 from reput_client.errors import InvalidHandle
 from reput_client.pop.fetcher import PopFetcher, Wait
-from reput_client.pop.settling import Popped, Settling
+from reput_client.pop.popped import Popped, Settling
 from reput_client.transport.background import Background, Chore
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import Session

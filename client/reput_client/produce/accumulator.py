@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from reput_client.produce.block import GatheredBlock, Posted, Terms, Waits
+from reput_client.produce.block import GatheredBlock, PostedMessage, Terms, Waits
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import AnyBroker, FreeChoice, QueueChoice, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
@@ -67,13 +67,15 @@ class Accumulator:
         self._texts: dict[str | None, bytes] = {}
         """Encoded properties of messages that have only a tag, by tag."""
 
-    def take(self, message: Message, terms: Terms, choice: QueueChoice) -> Posted | None:
+    def take(self, message: Message, terms: Terms, choice: QueueChoice) -> PostedMessage | None:
         """Put a message into its open block; None if there is none with room.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
         block: GatheredBlock | None = None
-        if choice is None or isinstance(choice, AnyBroker):  # a check against the union takes three times as long
+        if choice is None or isinstance(
+            choice, AnyBroker
+        ):  # a check against the union takes three times as long
             block = self.current.get((message.topic, choice))
         else:
             route = self._routes.get(message.topic)
@@ -178,7 +180,7 @@ class Accumulator:
             self.current[queue.topic, block.number] = block
         return block
 
-    def put(self, block: GatheredBlock, message: Message, text: bytes, size: int) -> Posted:
+    def put(self, block: GatheredBlock, message: Message, text: bytes, size: int) -> PostedMessage:
         """Put a message that fits into an open block."""
         place = len(block.bodies)
         if message.unique_id is not None:
@@ -188,7 +190,7 @@ class Accumulator:
         block.flags.append(message.flag)
         block.size += size
         self.held += size
-        return Posted(block, place + len(block.withdrawn))
+        return PostedMessage(block, place + len(block.withdrawn))
 
     def close(self, block: GatheredBlock) -> None:
         """Stop adding messages to a block."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence, Set
 from copy import copy
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
+from typing_extensions import override
 
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_client.produce.puts import (
@@ -23,7 +24,7 @@ from reput_client.produce.puts import (
     receipts_of,
 )
 from reput_client.produce.queue_selector import AnyBroker, QueueChoice
-from reput_client.receipts import SendReceipt
+from reput_client.receipts import OnDone, Posted, SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.runtime import Sleeper
@@ -311,7 +312,7 @@ class GatheredBlock(OutgoingBlock, kw_only=True):
     """How many of its messages were sent by callers that were cancelled since it was sealed."""
     size: int = 0
     """Bytes of the records."""
-    callbacks: deque[tuple[Posted, OnDone]] = field(default_factory=deque)
+    callbacks: deque[tuple[PostedMessage, OnDone]] = field(default_factory=deque)
     """With their arguments."""
     asked: set[int] = field(default_factory=set)
     """Messages whose outcome was reported or is waited for."""
@@ -323,7 +324,7 @@ class GatheredBlock(OutgoingBlock, kw_only=True):
         if not isinstance(choice, AnyBroker) or choice != self.number:
             self.is_free = False
 
-    def call_back(self, posted: Posted, on_done: OnDone) -> None:
+    def call_back(self, posted: PostedMessage, on_done: OnDone) -> None:
         """Have `on_done` called with one of its messages when it is done, which reports the outcome."""
         self.callbacks.append((posted, on_done))
         self.asked.add(posted.number)
@@ -379,11 +380,8 @@ class EncodedBlock(GatheredBlock, kw_only=True):
         self.is_serial = self.terms.retries != 0
 
 
-class Posted:
-    """One posted message: `await` it under trio or asyncio, call `result()` in the synchronous API.
-
-    A failure reported here or to a callback is not raised again by `flush`.
-    """
+class PostedMessage(Posted):
+    """A posted message: its number in its block."""
 
     __slots__ = ("block", "number")
 
@@ -392,29 +390,24 @@ class Posted:
         self.number = number
 
     @property
+    @override
     def done(self) -> bool:
-        """Whether it has a receipt or an error. In the synchronous API it changes only in calls of the producer."""
         return self.block.is_decided
 
     @property
+    @override
     def error(self) -> ReputError | None:
-        """The error that `Producer.send` would have raised; None if it was acknowledged or is not done."""
         block = self.block
         if block.is_decided:
             block.asked.add(self.number)
         return block.error_of(self.number)
 
+    @override
     def mark_reported(self) -> None:
-        """Note that its outcome was reported."""
         self.block.asked.add(self.number)
 
+    @override
     def result(self) -> SendReceipt:
-        """Return its receipt. The synchronous API waits for it; under trio and asyncio, `await` the handle instead.
-
-        Raises:
-            RuntimeError: it is not done, and this program must not block.
-            ReputError: it failed, as `Producer.send` would have.
-        """
         block, number = self.block, self.number
         if not block.is_decided:
             with _Asking(block, number):
@@ -422,8 +415,8 @@ class Posted:
         block.asked.add(number)
         return block.outcome(number)
 
+    @override
     def __await__(self) -> Generator[Any, Any, SendReceipt]:
-        """Return its receipt or raise its error, like `Producer.send`."""
         block, number = self.block, self.number
         if not block.is_decided:
             with _Asking(block, number):
@@ -432,14 +425,10 @@ class Posted:
         return block.outcome(number)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Posted) and other.block is self.block and other.number == self.number
+        return isinstance(other, PostedMessage) and other.block is self.block and other.number == self.number
 
     def __hash__(self) -> int:
         return hash((id(self.block), self.number))
-
-
-OnDone: TypeAlias = Callable[[Posted], object]
-"""Called with a posted message that has a receipt or an error."""
 
 
 class _Asking:

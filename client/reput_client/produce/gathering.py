@@ -17,11 +17,11 @@ from typing import Final
 
 from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
 from reput_client.produce.accumulator import Accumulator, is_alone
-from reput_client.produce.block import EncodedBlock, GatheredBlock, OnDone, Posted, Terms
+from reput_client.produce.block import EncodedBlock, GatheredBlock, PostedMessage, Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.queue_selector import FreeChoice, QueueChoice
-from reput_client.receipts import SendReceipt
+from reput_client.receipts import OnDone, SendReceipt
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
@@ -163,7 +163,7 @@ class Gathering:
 
     def take(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
-    ) -> Posted | None:
+    ) -> PostedMessage | None:
         """Add a message if its block is open and nothing is due; else return None, and `post` is needed."""
         if self._sender.blocking_runtime is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
@@ -176,7 +176,7 @@ class Gathering:
 
     async def post(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
-    ) -> Posted:
+    ) -> PostedMessage:
         """Do what is due, let other tasks run, and add a message as soon as there is room."""
         self._check_open()
         await self._do_due()
@@ -185,7 +185,7 @@ class Gathering:
         self._ensure_task()
         return posted
 
-    async def post_block(self, queue: MessageQueue, count: int, data: Buffer, terms: Terms) -> Posted:
+    async def post_block(self, queue: MessageQueue, count: int, data: Buffer, terms: Terms) -> PostedMessage:
         """Do what is due, and send an encoded block of `count` messages as soon as there is room."""
         self._check_open()
         await self._do_due()
@@ -214,7 +214,7 @@ class Gathering:
         sender.add(block)
         sender.go_on()
         self._ensure_task()
-        return Posted(block, 0)
+        return PostedMessage(block, 0)
 
     async def send(self, message: Message, terms: Terms, choice: QueueChoice) -> SendReceipt:
         """Send a message in a block with others that come soon; return its receipt or raise like `Producer.send`.
@@ -254,7 +254,7 @@ class Gathering:
 
     async def _take(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None = None
-    ) -> Posted:
+    ) -> PostedMessage:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
         if self._closed:
@@ -378,7 +378,7 @@ class Gathering:
         if not self._unfinished:
             _unfinished.discard(self)
 
-    def _take_unreported(self) -> tuple[list[Posted], int]:
+    def _take_unreported(self) -> tuple[list[PostedMessage], int]:
         """Return the messages whose failure was not reported, and their number including those of dropped blocks."""
         blocks = list(self._failed)
         if self.interruption is not None:
@@ -551,10 +551,10 @@ def _end_with_program() -> None:
             log.exception("a producer has failed to send what was posted before the program ended")
 
 
-def _unreported(block: GatheredBlock) -> list[Posted]:
+def _unreported(block: GatheredBlock) -> list[PostedMessage]:
     """Return a block's failed messages, unknown outcomes included, that were not reported."""
     return [
-        Posted(block, number)
+        PostedMessage(block, number)
         for number in range(block.outcomes)
         if number not in block.asked and block.error_of(number) is not None
     ]

@@ -21,7 +21,7 @@ from reput_client.errors import (
     SendOutcomeUnknown,
 )
 from reput_client.produce.accumulator import Accumulator
-from reput_client.produce.block import OnDone, OutgoingBlock, Posted, Terms
+from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.contents import (
     Contents,
@@ -40,7 +40,7 @@ from reput_client.produce.queue_selector import FaultIsolation, QueueChoice, Rou
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
-from reput_client.receipts import SendReceipt
+from reput_client.receipts import OnDone, Posted, SendReceipt
 from reput_client.received import ReceivedMessage
 from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes

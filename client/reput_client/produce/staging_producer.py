@@ -17,9 +17,10 @@ from tempfile import TemporaryFile
 from typing import IO, Final, NamedTuple, Self
 
 from reput_client.errors import BrokerNotFound, RequestTimeout, SendOutcomeUnknown
-from reput_client.produce.block import OutgoingBlock, Posted, Terms
+from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.puts import Putter
+from reput_client.receipts import Posted
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.options import takes
 from reput_client.transport.session import raise_refusal

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from reput_client.serialize.registered import (
+from reput_client.serialize.registry import (
     FRAME_BYTES,
     Registered,
+    Schema,
+    SchemaRegistry,
     frame,
     json_text,
     needs,
     schema_id_of,
 )
-from reput_client.serialize.registry import Schema, SchemaRegistry
 
 try:
     # In plain Python, for recursive schemas: the compiled reader overflows the stack and ends the process at some
@@ -174,13 +176,8 @@ class Avro(Registered[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         # With the text, since another machine may not have the file.
         text = None if self._given is None else json_text(self._given)
-        return _rebuild, (text, self._registry, self._subject, self._register)
-
-
-def _rebuild(
-    schema: str | None, registry: SchemaRegistry | None, subject: str | None, register: bool
-) -> Avro:
-    return Avro(schema, registry=registry, subject=subject, register=register)
+        anew = partial(Avro, text, registry=self._registry, subject=self._subject, register=self._register)
+        return anew, ()
 
 
 class _ToLatest(Avro):

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from reput_client.credentials import Credentials, credentials_of
-from reput_client.serialize.registered import FRAME_BYTES, decode_indexes, schema_id_of
-from reput_client.serialize.registry import Schema, SchemaRegistry
+from reput_client.security import Credentials, credentials_of
+from reput_client.serialize.registry import FRAME_BYTES, Schema, SchemaRegistry, decode_indexes, schema_id_of
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from reput_client.received import V
-from reput_client.serialize.registered import FRAME_BYTES, Registered, frame, json_text, schema_id_of
-from reput_client.serialize.registry import Schema, SchemaRegistry
+from reput_client.serialize.registry import (
+    FRAME_BYTES,
+    Registered,
+    Schema,
+    SchemaRegistry,
+    frame,
+    json_text,
+    schema_id_of,
+)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -48,7 +56,7 @@ class Json(Registered[V]):
         super().__init__(registry, subject, register)
         if register and kind is None:
             raise ValueError("register=True needs kind, whose schema it registers")
-        self._arguments = (kind, registry, subject, register)
+        self._anew = partial(Json, kind, registry=registry, subject=subject, register=register)
         self._kind = kind
         self._is_model = hasattr(kind, "model_validate_json")  # of pydantic, which need not be installed
         self._decode = (
@@ -96,10 +104,4 @@ class Json(Registered[V]):
         return Schema("JSON", json_text(schema))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, self._arguments
-
-
-def _rebuild(
-    kind: type[V] | None, registry: SchemaRegistry | None, subject: str | None, register: bool
-) -> Json[V]:
-    return Json(kind, registry=registry, subject=subject, register=register)
+        return self._anew, ()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from reput_client.serialize.registered import (
+from reput_client.serialize.registry import (
     Registered,
+    Schema,
+    SchemaReference,
+    SchemaRegistry,
     decode_indexes,
     encode_indexes,
     frame,
     needs,
     schema_id_of,
 )
-from reput_client.serialize.registry import Schema, SchemaReference, SchemaRegistry
 
 try:
     from google.protobuf.descriptor import Descriptor, FileDescriptor
@@ -59,7 +62,7 @@ class Protobuf(Registered[M]):
         register: bool = False,
     ) -> None:
         super().__init__(registry, subject, register)
-        self._arguments = (kind, registry, subject, register)
+        self._anew = partial(Protobuf, kind, registry=registry, subject=subject, register=register)
         self._kind = kind
         self._indexes = encode_indexes(_path(kind.DESCRIPTOR))
 
@@ -99,13 +102,7 @@ class Protobuf(Registered[M]):
         return _schema_of(self._kind.DESCRIPTOR.file, self._registry, self._register)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, self._arguments
-
-
-def _rebuild(
-    kind: type[M], registry: SchemaRegistry | None, subject: str | None, register: bool
-) -> Protobuf[M]:
-    return Protobuf(kind, registry=registry, subject=subject, register=register)
+        return self._anew, ()
 
 
 def _path(message: Descriptor) -> list[int]:

@@ -14,7 +14,7 @@ from reput_client.transport.runtime import Runtime
 from reput_protocol.errors import TlsFailed
 
 if TYPE_CHECKING:
-    from reput_client.tls import TLS
+    from reput_client.security import TLS
     from reput_client.transport.tls_socket import TlsSocket
 
 CONNECT_WITH_TLS: Final = "connect with TLS: tls=TLS(ca=...), or reput --tls-ca FILE"

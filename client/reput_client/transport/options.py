@@ -8,11 +8,11 @@ from dataclasses import KW_ONLY, dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from reput_client.credentials import Credentials, from_environment
+from reput_client.security import Credentials, from_environment
 from reput_client.transport.backoff import Backoff
 
 if TYPE_CHECKING:
-    from reput_client.tls import TLS
+    from reput_client.security import TLS
 
 P = ParamSpec("P")
 SelfT = TypeVar("SelfT")
@@ -45,7 +45,7 @@ class ClientOptions:
                 f"credentials must be Credentials(user, secret), not a {type(self.credentials).__name__}"
             )
         if self.tls is not None:
-            from reput_client.tls import TLS
+            from reput_client.security import TLS
 
             if not isinstance(self.tls, TLS):
                 raise TypeError(

@@ -19,7 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from reput_client.arrow.directory_plan import is_sequential, located, log_files
+from reput_client.arrow.directory import is_sequential, located, log_files
 from reput_client.arrow.queues import QueueKey, QueueRange, TopicKey
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.batches import catalog_of, gone, open_ranges

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from reput_client.consume.column_names import KAFKA_COLUMNS, KAFKA_HEADERS, NATIVE_COLUMNS
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.spark.errors import SinkError
 from reput_pipeline.spark.option_reader import (

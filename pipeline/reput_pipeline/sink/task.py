@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput_client.arrow.attempts import Attempts
 from reput_client.blocking import Message
-from reput_client.blocking.bulk import BulkReader, StagingProducer
-from reput_client.produce.block import Posted
+from reput_client.blocking.bulk import Attempts, BulkReader, StagingProducer
 from reput_client.produce.staging_producer import StagingScope
 from reput_client.produce.unique_ids import new_generator
+from reput_client.receipts import Posted
 from reput_pipeline.sink.options import SinkColumns, SinkOptions
 from reput_pipeline.sink.rows import ANY_QUEUE, BadRows, Columns, Messages, RowReader, encode_records
 from reput_pipeline.spark.errors import BatchNotWritten, SinkError, note

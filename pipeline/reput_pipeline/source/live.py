@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, ParamSpec, TypeVar
 
-from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange, TopicKey
-from reput_client.blocking.bulk import BulkReader
+from reput_client.blocking.bulk import Attempts, BulkReader
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.ranges import InputPartition, Narrowing, batch_ranges, cores, narrowed, pack

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from reput_broker.tools.index_raw import RawIndex, common_slots
-from reput_client.arrow.directory import StoreDirectory
-from reput_client.arrow.directory_plan import (
+from reput_client.arrow.directory import (
+    StoreDirectory,
     Stretch,
     WantedRange,
     divided,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from reput_client.arrow.queues import QueueKey
 from reput_client.consume.column_names import KAFKA_COLUMNS, KAFKA_HEADERS, NATIVE_COLUMNS
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.source.bounds import (
     EARLIEST,

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from reput_client.arrow.queues import QueueKey
 from reput_client.blocking.bulk import BulkReader
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offsets
 from reput_pipeline.spark.errors import note
 from reput_protocol.errors import ReputError

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from reput_client.arrow.queues import QueueKey
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_pipeline.source.progress import Batch, BatchListener, lags
 from reput_pipeline.spark.errors import note
 from reput_protocol.errors import ReputError

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from reput_client.credentials import Credentials, credentials_of
 from reput_client.errors import TlsRefused
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials, credentials_of
 
 TLS_OPTIONS: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "tlsServerName")
 """Of source and sink; documented spelling."""

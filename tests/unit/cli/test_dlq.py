@@ -14,7 +14,7 @@ from reput_cli.dlq import Pace, chosen_by, purge, without_origin
 from reput_cli.failures import CommandFailed
 from reput_cli.options import RATE
 from reput_client import ReceivedMessage
-from reput_client.admin.dead_letters import DeadLetter, DeadLetters
+from reput_client.admin.undelivered import DeadLetter, DeadLetters
 from reput_protocol.commands.dead_letters import Replays
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record, encode_record

@@ -22,8 +22,8 @@ from reput_cli import acl, topic, user
 from reput_cli.connection import put_user_into_environment
 from reput_cli.failures import CommandFailed
 from reput_client.blocking import Admin
-from reput_client.credentials import Credentials, from_environment
 from reput_client.errors import BrokersFailed
+from reput_client.security import Credentials, from_environment
 from reput_protocol.rights import Right, rule_of
 
 SECRET = "a-secret-of-alice"

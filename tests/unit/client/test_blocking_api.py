@@ -14,7 +14,7 @@ import reput_client
 from reput_client import blocking
 from reput_client.blocking.bulk import BulkReader as BlockingBulkReader
 from reput_client.blocking.bulk import StagingProducer as BlockingStagingProducer
-from reput_client.consume.bulk_reader import BulkReader
+from reput_client.consume.fetch_records import BulkReader
 from reput_client.offset_store import OffsetStore
 from reput_client.produce.staging_producer import StagingProducer
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
+from reput_client.consume.group.handover import RENEW_INTERVAL_S, TRUSTED_S
 from reput_client.consume.group.member import MemberParts
-from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import BrokerNotFound, RequestTimeout
 from reput_protocol.codes import RequestCode
@@ -65,7 +65,7 @@ def test_locks_are_given_by_the_broker_that_answers(
     session: TwoBrokers, clock: FakeSeconds, unknown: bool
 ) -> None:
     session.a_is_unknown = unknown
-    locks = _member(session)._locks
+    locks = _member(session)._handover.locks
     assert locks is not None
     answers = done(locks.lock([FIRST, LAST]))
     assert (answers.until, answers.unanswered) == ({LAST: clock.now + TRUSTED_S}, {FIRST})
@@ -75,7 +75,7 @@ def test_a_lock_whose_broker_does_not_answer_is_requested_again(
     session: TwoBrokers, clock: FakeSeconds
 ) -> None:
     member = _member(session)
-    locks, before = member._locks, clock.now
+    locks, before = member._handover.locks, clock.now
     assert locks is not None
     clock.now += RENEW_INTERVAL_S
     done(locks.do())
@@ -90,7 +90,7 @@ def test_a_lock_whose_broker_does_not_answer_is_requested_again(
 
 
 def test_locks_are_freed_at_the_broker_that_answers(session: TwoBrokers) -> None:
-    locks = _member(session)._locks
+    locks = _member(session)._handover.locks
     assert locks is not None
     done(locks.unlock([FIRST, LAST]))
     assert session.asked == [RequestCode.UNLOCK_BATCH_MQ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reput_client.consume.group.fetcher import FlowLimits, Room
+from reput_client.consume.group.options import FlowLimits, Room
 
 KIB = 1024
 LIMITS = FlowLimits(100, 1000 * KIB, 1000, 100_000 * KIB, 2000)

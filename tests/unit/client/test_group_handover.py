@@ -28,15 +28,15 @@ class Pair:
         session = ScriptedSession(self.clock)
         self.locks.answer(session)
         member = member_of(session, client_id, self.offsets, orderly=True)
-        assert member._locks is not None
-        member._locks.begin()
+        assert member._handover.locks is not None
+        member._handover.locks.begin()
         return member
 
     def turn(self, *members: MemberParts) -> None:
         """Run the due work of these members, or of both."""
         for member in members or (self.old, self.new):
-            assert member._locks is not None
-            for chore in (member._handover, member._locks):
+            assert member._handover.locks is not None
+            for chore in (member._handover, member._handover.locks):
                 if chore.next_due() <= self.clock.now:
                     done(chore.do())
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from reput_client.consume.group.assigned_queue import Taken
-from reput_client.consume.group.overdue import Overdue
+from reput_client.consume.group.failures import Overdue
 from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.message import MessageQueue

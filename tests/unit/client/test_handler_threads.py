@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reput_client.blocking.subscriber import run_in_threads
+from reput_client.blocking.consumer import run_in_threads
 from reput_client.received import ReceivedMessage
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reput_client.consume.pull import PulledMessages, read_pull, read_records
-from reput_client.consume.pull_survey import Pulled
+from reput_client.consume.pull import Pulled, PulledMessages, read_pull, read_records
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.received import DamagedRecord, ReceivedMessage
 from reput_protocol.errors import RecordMalformed

@@ -30,7 +30,7 @@ from reput_client import (
     SchemaNotFound,
     SchemaRegistry,
 )
-from reput_client.serialize.registered import decode_indexes, encode_indexes, frame
+from reput_client.serialize.registry import decode_indexes, encode_indexes, frame
 from support.broker_process import free_port
 from support.protobuf_shop import FILES, Line, Money, Order, Refund
 from support.schema_registry import FakeRegistry, schema_registry

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from reput_client.credentials import Credentials
 from reput_client.errors import ConnectFailed
-from reput_client.tls import TLS
+from reput_client.security import TLS, Credentials
 from reput_pipeline.jobs.dlq import _batches, _replay
 from reput_pipeline.jobs.run import JobFailed, JobRun
 from reput_pipeline.source.options import parse_source_options

@@ -14,7 +14,7 @@ import pytest
 from reput_broker.background import BackgroundBroker
 from reput_client.arrow import read_arrow
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
-from reput_client.credentials import Credentials
+from reput_client.security import Credentials
 from reput_pipeline.archives.batches import write_task
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.manifests import ArchiveKind

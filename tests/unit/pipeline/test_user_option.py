@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_client.credentials import Credentials
+from reput_client.security import Credentials
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.spark.option_reader import OptionError, credentials_for

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_protocol.errors import TlsFailed
 from reput_protocol.wire.tls import TlsSession
 from support.tls_files import TlsFiles, make_tls_files, server_context

@@ -10,14 +10,16 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.fetcher import Fetcher
+from reput_client.consume.group.membership import Membership
+from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import BrokerNotFound, OffsetStoreInUse
 from reput_client.offset_store import OffsetStore, ReadOffsetType
@@ -162,22 +164,25 @@ class Commits(Chore):
     """Commits progress every `interval_s` and on request; a background chore.
 
     With an interval of 0 the caller commits each time it asks for a message.
+
+    Attributes:
+        offsets: where they are stored.
     """
 
     def __init__(
         self,
         session: Session,
+        options: ConsumerOptions[Any],
         fetcher: Fetcher,
-        offsets: CommittedOffsets,
-        interval_s: float,
-        at_master: Callable[[str], bool],
+        membership: Membership,
     ) -> None:
-        """`at_master` says whether the master of a broker can take commits."""
         self._session = session
-        self._at_master = at_master
+        self._membership = membership
         self._fetcher = fetcher
-        self._offsets = offsets
-        self._interval_s = interval_s
+        self.offsets: CommittedOffsets = OffsetsAtBroker(OffsetRequests(session), options.group)
+        if options.offset_store is not None:
+            self.offsets = OffsetsInStore(options.offset_store)
+        self._interval_s = options.commit_interval_s
         self._committing: Event | None = None
         self._due_at = math.inf
 
@@ -232,8 +237,8 @@ class Commits(Chore):
                     continue
                 if (
                     assigned.committed is None
-                    and self._offsets.needs_master
-                    and not self._at_master(broker_name)
+                    and self.offsets.needs_master
+                    and not self._membership.at_master(broker_name)
                 ):
                     # A slave knew no offset. The master may know one, and it may be lower.
                     failure = failure or BrokerNotFound(broker_name, topic)
@@ -254,9 +259,7 @@ class Commits(Chore):
         position = assigned.progress.position
         rewound, assigned.rewound = assigned.rewound, False
         try:
-            await self._offsets.write(
-                assigned.queue, position, increase_only=not rewound, timeout_s=timeout_s
-            )
+            await self.offsets.write(assigned.queue, position, increase_only=not rewound, timeout_s=timeout_s)
         except BaseException:
             assigned.rewound |= rewound
             raise
@@ -264,8 +267,10 @@ class Commits(Chore):
 
     async def commit_quietly(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
         """Like `commit`, but only logs failures. Progress whose master is away is kept."""
-        if self._offsets.needs_master:
-            queues = [assigned for assigned in queues if self._at_master(assigned.queue.broker_name)]
+        if self.offsets.needs_master:
+            queues = [
+                assigned for assigned in queues if self._membership.at_master(assigned.queue.broker_name)
+            ]
         try:
             await self.commit(queues, timeout_s)
         except (ReputError, OSError) as error:

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from time import monotonic
 from types import TracebackType
-from typing import Final, Generic, Self
+from typing import Final, Generic, Self, TypeAlias
 
+from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
 from reput_client.consume.group.commits import FileOwner, offset_file
-from reput_client.consume.group.failures import GiveBack
-from reput_client.consume.group.handlers import awaited
-from reput_client.consume.group.handling import Handling
-from reput_client.consume.group.member import MemberParts
+from reput_client.consume.group.failures import Failure, GiveBack, StopRunning, Verdict
+from reput_client.consume.group.member import MemberParts, Taking
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.consume.group.positions import GroupPositions
-from reput_client.consume.group.stop_signals import StopSignals
-from reput_client.consume.group.taking import Taking
+from reput_client.consume.group.subscriber import NotAwaitable, StopSignals, Subscriber, awaited
+from reput_client.consume.offsets import OffsetRequests
+from reput_client.errors import QueueNotAssigned
 from reput_client.offset_store import LocalFileOffsetStore
 from reput_client.received import ReceivedMessage, V
 from reput_client.transport.options import takes
 from reput_protocol.codes import MessageModel
+from reput_protocol.record.message import MessageQueue
 
 _ENDING_S: Final = 1.0
 
+Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[object]]
 
-class Consumer(GroupPositions, Generic[V]):
+
+class Consumer(Subscriber, Generic[V]):
     """A member of a consumer group; an async context manager for trio and asyncio.
 
         async with Consumer(address, group="billing", topic="orders") as consumer:
@@ -38,8 +41,6 @@ class Consumer(GroupPositions, Generic[V]):
     Members divide the queues of their topics among themselves, again within a second after a member joins, leaves or
     dies. Progress is never committed past an unhandled message: after a crash some messages are redelivered, and none
     is lost (docs/client.md, Consuming).
-
-    The methods for its queues are those of `GroupPositions`: assignment, positions, lag, commit, seek, pause.
 
     One task may iterate at a time; any task may close the consumer, which ends the iteration. Lost connections are
     reconnected with back-off, without limit. While entered, a task outside any task group keeps the membership and
@@ -98,7 +99,8 @@ class Consumer(GroupPositions, Generic[V]):
         self._member = MemberParts(self._session, options)
         self._taking = Taking(self._session, self._member, self._join)
         self._iteration = self._taking.iteration
-        self._handling = Handling(self._session, self._member, self._taking, options.on_failure or GiveBack())
+        self._offsets = OffsetRequests(self._session)
+        self._on_failure = options.on_failure or GiveBack()
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -189,6 +191,145 @@ class Consumer(GroupPositions, Generic[V]):
         """
         return await self._member.members()
 
+    # -- its queues --------------------------------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """This member's queues now, including those of the retry topic."""
+        return sorted(queue for queue, assigned in self._member.fetcher.queues.items() if assigned.confirmed)
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """Return the offset of the first unhandled message of each assigned queue."""
+        return {queue: self._assigned(queue).progress.position for queue in self.assignment}
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Return how many offsets of each assigned queue, from its position to its end, are not handled.
+
+        The broker filters later, so messages that a filter leaves out are included.
+
+        Raises:
+            ReputError: a broker does not answer.
+        """
+        ends = {queue: await self._offsets.max_offset(queue) for queue in self.assignment}
+        positions = self.positions()
+        return {queue: max(0, ends[queue] - at) for queue, at in positions.items() if queue in ends}
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit all progress now, including the message last received by iteration; once it returns, it is durable.
+
+        Args:
+            offsets: commit only these queues, each at the offset after its last handled message: all delivered messages
+                below it count as handled.
+
+        Raises:
+            QueueNotAssigned: one of the queues is not assigned to this member.
+            ValueError: an offset is below the position, where `seek` goes, or above the last delivered message.
+            ReputError: the offset store failed; progress is kept and committed later.
+        """
+        if offsets is None:
+            self._taking.current_is_handled()
+            await self._member.commits.commit(self._member.fetcher.queues.values())
+            return
+        chosen = {self._assigned(queue): offset for queue, offset in offsets.items()}
+        for assigned, offset in chosen.items():
+            first, end = assigned.progress.position, assigned.progress.delivered_to
+            if not first <= offset <= end:
+                raise ValueError(
+                    f"cannot commit offset {offset} of {assigned.queue}: its position is {first}, and messages before "
+                    f"{end} were delivered; use seek to continue elsewhere"
+                )
+        for assigned, offset in chosen.items():
+            assigned.handled_before(offset)
+        self._member.fetcher.wake()  # there may be room for pulls
+        await self._member.commits.commit(chosen)
+
+    # -- seeking -----------------------------------------------------------------------------------------------
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at `offset` in an assigned queue, which is also committed.
+
+        Messages in flight from `offset` on do not count any more when they are handled; those below still count. The
+        background commits at once; await `commit` to be sure. At an offset that the queue does not have, the broker
+        says where to continue: at the queue's start or end.
+
+        Raises:
+            QueueNotAssigned: `queue` is not assigned to this member.
+            ValueError: the offset is negative.
+        """
+        if offset < 0:
+            raise ValueError(f"cannot seek to offset {offset}; offsets start at 0")
+        self._member.seek(self._assigned(queue), offset)
+
+    async def seek_to_time(self, when: datetime | int, queue: MessageQueue | None = None) -> None:
+        """Continue at the first message stored at or after `when` (a datetime, or milliseconds since 1970).
+
+        Without `queue`, here and below, in all assigned queues except those of the retry topic.
+
+        Raises:
+            QueueNotAssigned: `queue` is not assigned to this member.
+            ReputError: a broker does not answer; queues asked before have moved.
+        """
+        await self._seek_each(queue, lambda each: self._offsets.offset_by_time(each, when))
+
+    async def seek_to_beginning(self, queue: MessageQueue | None = None) -> None:
+        """Continue at the first message still in the queue; otherwise like `seek_to_time`."""
+        await self._seek_each(queue, self._offsets.min_offset)
+
+    async def seek_to_end(self, queue: MessageQueue | None = None) -> None:
+        """Continue with the next message that is sent; otherwise like `seek_to_time`."""
+        await self._seek_each(queue, self._offsets.max_offset)
+
+    async def _seek_each(
+        self, queue: MessageQueue | None, offset_of: Callable[[MessageQueue], Awaitable[int]]
+    ) -> None:
+        if queue is not None:
+            self._assigned(queue)
+            self.seek(queue, await offset_of(queue))
+            return
+        retry = self._member.options.subscriptions.retry
+        for each in self.assignment:
+            if each.topic != retry:
+                offset = await offset_of(each)
+                if each in self.assignment:  # it may have moved to another member meanwhile
+                    self.seek(each, offset)
+
+    # -- pausing -----------------------------------------------------------------------------------------------
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Deliver nothing more of these queues, by default of all assigned ones, until `resume`.
+
+        Prefetched messages are dropped and pulled again later. Membership, commits and messages in flight are not
+        affected. A queue that moves to another member and returns is not paused.
+
+        Raises:
+            QueueNotAssigned: one of them is not assigned to this member; none was paused.
+        """
+        for assigned in self._several(queues):
+            self._member.fetcher.pause(assigned)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Deliver messages of these queues, by default of all assigned ones, again.
+
+        Raises:
+            QueueNotAssigned: one of them is not assigned to this member; none was resumed.
+        """
+        for assigned in self._several(queues):
+            self._member.fetcher.resume(assigned)
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The assigned queues that are paused."""
+        return [queue for queue in self.assignment if self._assigned(queue).paused]
+
+    def _several(self, queues: tuple[MessageQueue, ...]) -> list[AssignedQueue]:
+        return [self._assigned(queue) for queue in queues or self.assignment]
+
+    def _assigned(self, queue: MessageQueue) -> AssignedQueue:
+        assigned = self._member.fetcher.queues.get(queue)
+        if assigned is None or not assigned.confirmed:
+            raise QueueNotAssigned(queue, self.assignment)
+        return assigned
+
     # -- messages ----------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
@@ -273,15 +414,65 @@ class Consumer(GroupPositions, Generic[V]):
         if self._tracing is not None:
             handler = self._tracing.handler(handler, self.group)
         with StopSignals(self._session.runtime, self.stop, enabled=handle_signals) as signals:
+            handlers = self._member.handlers
+            handlers.begin(concurrency)
             try:
-                if concurrency > 1:
-                    await self._handling.run_concurrently(handler, concurrency)
-                else:
-                    await self._handling.run_one_by_one(handler)
+                await (self._run_concurrently(handler) if concurrency > 1 else self._run_one_by_one(handler))
             finally:
+                handlers.end()
                 self.rewind()
             if signals.received:
                 await self._member.commits.commit_quietly(self._member.fetcher.queues.values())
+
+    async def _run_one_by_one(self, handler: Handler) -> None:
+        iteration = self._iteration
+        while True:
+            # `Iteration.next_now` inlined, as in `__anext__`.
+            message = next(iteration.messages, None) if monotonic() < iteration.until else None
+            if message is not None:
+                iteration.message = message
+            else:
+                message = await self._taking.receive(math.inf)
+                if message is None:
+                    return
+            try:
+                await handler(message)
+            except Exception as error:
+                await self.failed(message, error)
+
+    async def _run_concurrently(self, handler: Handler) -> None:
+        """Call `handler` with each message, as many at a time as there are slots, until delivery ends or one fails.
+
+        Each task takes one message at a time, so a slow handler delays no other message while a task is free.
+        """
+        import anyio  # not at the top: the synchronous API imports no event loop
+
+        taking, slots = self._taking, self._member.handlers.slots
+        gate = anyio.Lock(fast_acquire=True)
+
+        async def work(number: int) -> None:
+            while True:
+                taken = taking.take_nowait()
+                if taken is None:
+                    slots[number] = None
+                    async with gate:
+                        taken = await taking.take(math.inf)
+                    if taken is None:
+                        return
+                slots[number] = taken[1]
+                await self._handle(taken, handler)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(len(slots)):
+                tasks.start_soon(work, number)
+
+    async def _handle(self, taken: Taken, handler: Handler) -> None:
+        try:
+            await handler(taken[1])
+        except Exception as error:
+            await self._failed(taken, error)
+        else:
+            self._member.handled(taken)
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
         """Apply `on_failure` to a message from `take` whose handling raised `error`.
@@ -289,7 +480,46 @@ class Consumer(GroupPositions, Generic[V]):
         Raises:
             Exception: `error` itself, if `on_failure` ends `run`.
         """
-        await self._handling.failed(message, error)
+        taken = self._iteration.finish() if self._iteration.message is message else None
+        if taken is None:
+            assigned = self._member.find(message.queue)
+            taken = None if assigned is None else (assigned, message)
+        if taken is not None:
+            await self._failed(taken, error)
+        elif isinstance(self._on_failure, StopRunning):
+            raise error
+
+    async def _failed(self, taken: Taken, error: Exception) -> None:
+        if isinstance(error, NotAwaitable):
+            raise error
+        assigned, message = taken
+        options = self._member.options
+        if not assigned.progress.holds(message.queue_offset, message) and not isinstance(
+            self._on_failure, StopRunning
+        ):
+            return  # its queue has moved to another member
+        failures = assigned.failures
+        attempts = failures[message.queue_offset] = failures.get(message.queue_offset, 0) + 1
+        failure = Failure(
+            message,
+            error,
+            attempts,
+            options.group,
+            options.orderly,
+            options.model is MessageModel.BROADCASTING,
+            self._session,
+        )
+        assigned.deciding.add(message.queue_offset)
+        try:
+            decision = await self._on_failure.decide(failure)
+        finally:
+            assigned.deciding.discard(message.queue_offset)
+        if decision is Verdict.RAISE:
+            raise error
+        if decision is Verdict.HANDLED:
+            self._member.handled(taken)
+        else:
+            self._member.again(taken, decision.after_s)
 
     def rewind(self) -> None:
         """Redeliver next what was taken and not handled. Messages handled out of order are delivered twice."""

@@ -9,17 +9,15 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from typing_extensions import override
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
+from reput_client.consume.group.options import ConsumerOptions, Room
 from reput_client.consume.group.serving import Serving
 from reput_client.consume.pull import (
-    PULL_BYTES_MAX,
     PULL_GRACE_S,
-    PULL_MESSAGES_MAX,
     PullResult,
     PullStatus,
     pull_ext,
@@ -37,62 +35,10 @@ from reput_protocol.errors import BrokerError, NotMaster, TopicNotFound
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call, Waiter
 
-_LEAST_PART: Final = 4
-"""The fraction (one in so many) of a queue's messages that must be handled before more are pulled."""
 _POLL_S: Final = 15.0
 _PAUSE_AFTER_REFUSAL_S: Final = 1.0
 _PAUSE_AFTER_CONNECT_FAILED_S: Final = 0.1
-_PULL_BYTES_MIN: Final = 64 * 1024
 log = logging.getLogger("reput_client")
-
-
-class Room(NamedTuple):
-    """How much the next pull of a queue may return."""
-
-    messages: int
-    size_b: int
-
-
-@dataclass(frozen=True, slots=True)
-class FlowLimits:
-    """Limits on what is pulled and not handled.
-
-    Attributes:
-        prefetch_messages, prefetch_bytes: over all queues; each queue's pull gets at most an equal share.
-        queue_messages_max, queue_bytes_max: for one queue. Bytes count whole pulls, since a message keeps its pull.
-        queue_span_max: from the first unhandled offset to the last pulled one. Otherwise a hanging handler would hold
-            back the commit without limit, and ever more messages would be redelivered after a crash.
-    """
-
-    prefetch_messages: int
-    prefetch_bytes: int
-    queue_messages_max: int
-    queue_bytes_max: int
-    queue_span_max: int
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be 1 or more, not {value}")
-
-    def room(self, queues: int, messages: int, size_b: int, span: int) -> Room | None:
-        """Return how much to pull of one of `queues` queues that has `messages`, `size_b` and `span`, or None.
-
-        No pull asks for less than `_PULL_BYTES_MIN`, and none is made for a few messages while others wait to be
-        handled.
-        """
-        if span >= self.queue_span_max or size_b >= self.queue_bytes_max:
-            return None
-        share = max(1, min(PULL_MESSAGES_MAX, self.prefetch_messages // queues))
-        share_b = self.prefetch_bytes // queues
-        room = self.queue_messages_max - messages
-        if room < min(share, max(1, self.queue_messages_max // _LEAST_PART)):
-            return None
-        return Room(
-            min(share, room),
-            max(_PULL_BYTES_MIN, min(PULL_BYTES_MAX, share_b, self.queue_bytes_max - size_b)),
-        )
 
 
 class Fetcher:
@@ -109,24 +55,18 @@ class Fetcher:
     def __init__(
         self,
         session: Session,
-        group: str,
+        options: ConsumerOptions[Any],
         serving: Serving,
-        limits: FlowLimits,
-        *,
-        commit_with_pulls: bool,
         source: Callable[[str], Address | None],
         deliverer: Deliverer,
-        deserializer: Callable[[bytes], Any] | None,
     ) -> None:
-        """`source` returns where the queues of a broker may be pulled from now; the last two are of the messages."""
+        """`source` returns where the queues of a broker may be pulled from now; `deliverer` is of the messages."""
         self._session = session
-        self._group = group
+        self._options = options
         self._serving = serving
-        self._limits = limits
-        self._commit_with_pulls = commit_with_pulls
+        self._limits = options.limits
         self._source = source
         self._deliverer = deliverer
-        self._deserializer = deserializer
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.waiter = Waiter()
         self._idle: dict[
@@ -241,13 +181,13 @@ class Fetcher:
         position = assigned.progress.position
         assigned.from_slave = connection.address != session.brokers.masters.get(queue.broker_name)
         commits = (
-            self._commit_with_pulls
+            self._options.offset_store is None
             and not assigned.from_slave
             and not assigned.rewound
             and position != assigned.committed
         )
         ext = pull_ext(
-            self._group,
+            self._options.group,
             queue.topic,
             queue.queue_id,
             assigned.next_offset,
@@ -357,7 +297,7 @@ class Fetcher:
             return False
         assigned.next_offset = result.next_begin_offset
         if len(result.messages):
-            result.messages._delivered_by(self._deliverer, self._deserializer)  # noqa: SLF001
+            result.messages._delivered_by(self._deliverer, self._options.deserializer)  # noqa: SLF001
             assigned.undelivered += len(result.messages)
             assigned.undelivered_bytes += result.messages.record_bytes
             self._serving.add(assigned, result)

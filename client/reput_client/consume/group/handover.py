@@ -6,29 +6,37 @@ order, the lock is kept until the message in flight is done, and the next member
 
 A queue whose broker was unreachable may have been another member's meanwhile. If the committed offset is beyond our
 position, or was lowered, consumption continues there.
+
+In order (docs/groups.md) only the holder of a queue's lock may consume it. A member renews its locks (41) every 20 s,
+also while it gives up a queue with a message in flight. It stops consuming when a lock was not confirmed for 30 s; the
+broker revokes it after a minute (RocketMQ: RebalanceImpl.lockAll, ProcessQueue.isLockExpired).
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import Final
 
 from typing_extensions import override
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
-from reput_client.consume.group.commits import Commits, CommittedOffsets
+from reput_client.consume.group.commits import Commits
 from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import RETURN_S, Assignment
 from reput_client.consume.group.subscriptions import StartingPoints
+from reput_client.consume.offsets import OffsetRequests
 from reput_client.transport.address import Address
 from reput_client.transport.background import Chore
 from reput_client.transport.session import Session
+from reput_protocol.codes import MessageModel, RequestCode
+from reput_protocol.commands.group import LockBatchBody, LockBatchResult
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
 
@@ -47,30 +55,34 @@ class Handover(Chore):
 
     Attributes:
         leaving: queues being given up that have messages in flight.
+        starting: where to begin in queues without an offset.
+        locks: those of an orderly member.
     """
 
     def __init__(
         self,
         session: Session,
+        options: ConsumerOptions,
         fetcher: Fetcher,
         membership: Membership,
-        options: ConsumerOptions,
         commits: Commits,
-        offsets: CommittedOffsets,
-        starting: StartingPoints,
-        locks: QueueLocks | None,
     ) -> None:
-        """`locks` is given for an orderly member."""
         self._session = session
         self._fetcher = fetcher
         self._membership = membership
         self._options = options
         self._commits = commits
-        self._offsets = offsets
-        self._starting = starting
-        self._locks = locks
+        retry = options.subscriptions.retry
+        self.starting = StartingPoints(OffsetRequests(session), options.start, retry)
+        in_order = options.orderly and options.model is MessageModel.CLUSTERING
+        self.locks = QueueLocks(session, options.group, fetcher, membership, self) if in_order else None
         self.leaving: dict[MessageQueue, AssignedQueue] = {}
         self._taking: dict[MessageQueue, float] = {}  # queues to take, and when to try
+
+    @property
+    def queues(self) -> list[AssignedQueue]:
+        """The member's queues, and those that it is giving up."""
+        return [*self._fetcher.queues.values(), *self.leaving.values()]
 
     # -- assignment ------------------------------------------------------------------------------------------------
 
@@ -199,8 +211,8 @@ class Handover(Chore):
         queues = list(queues)
         await self._commits.commit_quietly(queues, timeout_s)
         free = [assigned.queue for assigned in queues if assigned not in locked]
-        if self._locks is not None and free:
-            await self._locks.unlock(free, timeout_s)
+        if self.locks is not None and free:
+            await self.locks.unlock(free, timeout_s)
 
     async def _take_due(self) -> None:
         now = self._session.runtime.now()
@@ -238,9 +250,9 @@ class Handover(Chore):
 
     async def _lock(self, queues: list[MessageQueue]) -> dict[MessageQueue, float]:
         """Return the queues that may be taken, each with the time until which its lock is reliable."""
-        if self._locks is None or not queues:
+        if self.locks is None or not queues:
             return dict.fromkeys(queues, math.inf)
-        return (await self._locks.lock(queues)).until
+        return (await self.locks.lock(queues)).until
 
     async def _take(self, queue: MessageQueue, locked_until: float) -> None:
         membership, assigned = self._membership, self._fetcher.queues.get(queue)
@@ -251,11 +263,11 @@ class Handover(Chore):
             committed, start = assigned.committed, assigned.progress.position
         else:
             slave = None if at_master else membership.source(queue.broker_name)
-            committed = await self._offsets.read(queue, slave)
-            start = committed if committed is not None else await self._starting.first(queue)
+            committed = await self._commits.offsets.read(queue, slave)
+            start = committed if committed is not None else await self.starting.first(queue)
         if self._taking.pop(queue, None) is None:
-            if self._locks is not None:
-                await self._locks.unlock([queue])  # not assigned any more
+            if self.locks is not None:
+                await self.locks.unlock([queue])  # not assigned any more
             return
         assigned = self._fetcher.queues.get(queue)
         if assigned is None:
@@ -313,7 +325,7 @@ class Handover(Chore):
 
     @property
     def _orderly(self) -> bool:
-        return self._locks is not None
+        return self.locks is not None
 
     @property
     def settled(self) -> bool:
@@ -324,3 +336,118 @@ class Handover(Chore):
         """In a forked child: drop all queues."""
         self.leaving.clear()
         self._taking.clear()
+
+
+RENEW_INTERVAL_S: Final = 20.0
+TRUSTED_S: Final = 30.0
+_RENEW_AGAIN_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class LockAnswers:
+    """The result of asking for locks.
+
+    Attributes:
+        until: the locked queues, each with the time until which that is reliable.
+        unanswered: queues whose broker did not answer.
+    """
+
+    until: dict[MessageQueue, float] = field(default_factory=dict)
+    unanswered: set[MessageQueue] = field(default_factory=set)
+
+
+class QueueLocks(Chore):
+    """Obtains, renews and frees locks; a background chore of orderly members."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        fetcher: Fetcher,
+        membership: Membership,
+        handover: Handover,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._fetcher = fetcher
+        self._membership = membership
+        self._handover = handover
+        self._due_at = math.inf
+
+    def begin(self) -> None:
+        """Start to renew locks."""
+        self._due_at = self._session.runtime.now() + RENEW_INTERVAL_S
+
+    @override
+    def next_due(self) -> float:
+        return self._due_at
+
+    @override
+    async def do(self) -> None:
+        """Renew all locks; those of a silent broker are tried again next time."""
+        self.begin()
+        ours = [
+            queue for queue in self._handover.queues if queue.is_active or queue.leaving_until is not None
+        ]
+        if not ours:
+            return
+        answers = await self.lock(assigned.queue for assigned in ours)
+        for assigned in ours:
+            until = answers.until.get(assigned.queue)
+            if assigned.queue in answers.unanswered:
+                self._due_at = self._session.runtime.now() + _RENEW_AGAIN_S
+            elif until is not None:
+                had_expired = assigned.locked_until <= self._session.runtime.now()
+                assigned.locked_until = until
+                if had_expired:
+                    self._fetcher.wake()
+            elif assigned in self._handover.queues:
+                log.warning("group %s: the lock of %s is another member's", self._group, assigned.queue)
+                self._handover.lock_lost(assigned)
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> LockAnswers:
+        """Ask for the locks of `queues`, one broker after the other; each silent one costs its timeout."""
+        answers = LockAnswers()
+        for wanted in _by_broker(queues):
+            asked_at = self._session.runtime.now()
+            try:
+                call = await self._session.ask_ok(
+                    RequestCode.LOCK_BATCH_MQ,
+                    {},
+                    what=f"locks of {self._group}",
+                    queue=wanted[0],
+                    body=self._body(wanted),
+                )
+                locked = LockBatchResult.from_json(call.body).locked
+            except ReputError as error:
+                log.warning("group %s: queues not locked, trying again: %s", self._group, error)
+                answers.unanswered.update(wanted)
+                continue
+            for queue in locked:
+                answers.until[queue] = asked_at + TRUSTED_S
+        return answers
+
+    async def unlock(self, queues: Iterable[MessageQueue], timeout_s: float | None = None) -> None:
+        """Free the locks of `queues`. Failures are only logged: locks expire."""
+        for wanted in _by_broker(queues):
+            try:
+                await self._session.ask_ok(
+                    RequestCode.UNLOCK_BATCH_MQ,
+                    {},
+                    what=f"unlocking queues of {self._group}",
+                    queue=wanted[0],
+                    body=self._body(wanted),
+                    deadline=self._session.deadline(timeout_s),
+                )
+            except ReputError as error:
+                log.warning("group %s: locks not freed, they expire in a minute: %s", self._group, error)
+
+    def _body(self, queues: list[MessageQueue]) -> bytes:
+        return LockBatchBody(self._membership.client_id, self._group, queues).to_json()
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> Collection[list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        found[queue.broker_name].append(queue)
+    return found.values()

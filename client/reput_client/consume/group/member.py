@@ -1,28 +1,29 @@
-"""A member of a consumer group: its parts, and how it joins and leaves."""
+"""A member of a consumer group: its parts, how it joins and leaves, and how it gives messages to one caller at a time.
+
+The caller that takes messages drives the pulls, so prefetching follows consumption. Even while messages are available
+it polls every `POLL_INTERVAL_S`: it takes what has arrived, pulls ahead and lets other tasks run.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Final
 
 from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
-from reput_client.consume.group.commits import Commits, CommittedOffsets, OffsetsAtBroker, OffsetsInStore
+from reput_client.consume.group.commits import Commits
+from reput_client.consume.group.failures import Overdue, RunningHandlers
 from reput_client.consume.group.fetcher import Fetcher
-from reput_client.consume.group.forwarded_requests import ForwardedRequests
 from reput_client.consume.group.handover import Handover
-from reput_client.consume.group.membership import Membership
+from reput_client.consume.group.membership import ForwardedRequests, Membership
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.consume.group.overdue import Overdue, RunningHandlers
-from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import Assignment, Rebalancer
-from reput_client.consume.group.serving import FairServing, OrderedServing, Serving
-from reput_client.consume.group.subscriptions import StartingPoints
-from reput_client.consume.group.topic_search import TopicSearch
-from reput_client.consume.offsets import OffsetRequests
+from reput_client.consume.group.serving import POLL_INTERVAL_S, FairServing, OrderedServing, Serving
+from reput_client.consume.group.subscriptions import TopicSearch
 from reput_client.consume.send_back import DEAD_LETTER, send_back
-from reput_client.errors import NoQueue
+from reput_client.errors import ClientClosed, NoQueue
 from reput_client.received import ReceivedMessage
 from reput_client.transport.background import Background, Chore
 from reput_client.transport.client import new_client_id
@@ -51,75 +52,28 @@ class MemberParts:
     def __init__(self, session: Session, options: ConsumerOptions) -> None:
         self.options = options
         self._session = session
-        offsets = OffsetRequests(session)
-        clustering = options.model is MessageModel.CLUSTERING
-        committed: CommittedOffsets = OffsetsAtBroker(offsets, options.group)
-        if options.offset_store is not None:
-            committed = OffsetsInStore(options.offset_store)
         now = session.runtime.now
         self.serving: Serving = OrderedServing(now) if options.orderly else FairServing(now)
         self.handlers = RunningHandlers(self.serving.iteration)
-        self.fetcher = Fetcher(
-            session,
-            options.group,
-            self.serving,
-            options.limits,
-            commit_with_pulls=options.offset_store is None,
-            source=lambda name: self._membership.source(name),
-            deliverer=self,
-            deserializer=options.deserializer,
-        )
-        self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
-        ForwardedRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
-        self.commits = Commits(
-            session,
-            self.fetcher,
-            committed,
-            options.commit_interval_s,
-            lambda name: self._membership.at_master(name),
-        )
         self._membership = Membership(
             session,
             options,
             on_change=self._group_changed,
             on_lost=self._broker_lost,
-            on_failure=self.fetcher.wake,
+            on_failure=lambda: self.fetcher.wake(),
         )
-        self._rebalancer = Rebalancer(
-            session,
-            self._membership,
-            options.subscriptions,
-            options.allocation if clustering else None,
-            on_assignment=self._assigned,
-        )
+        self.fetcher = Fetcher(session, options, self.serving, self._membership.source, self)
+        ForwardedRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
+        self.commits = Commits(session, options, self.fetcher, self._membership)
+        self._rebalancer = Rebalancer(session, options, self._membership, self._assigned)
         self._search = TopicSearch(session, options.subscriptions, self._found)
         session.on_stale_routes = self._routes_stale
-        self._locks = (
-            QueueLocks(
-                session,
-                options.group,
-                lambda: self.client_id,
-                lambda: [*self.fetcher.queues.values(), *self._handover.leaving.values()],
-                on_lost=lambda assigned: self._handover.lock_lost(assigned),
-                on_renewed=self.fetcher.wake,
-            )
-            if options.orderly and clustering
-            else None
-        )
-        self._handover = Handover(
-            session,
-            self.fetcher,
-            self._membership,
-            options,
-            self.commits,
-            committed,
-            self._starting,
-            self._locks,
-        )
+        self._handover = Handover(session, options, self.fetcher, self._membership, self.commits)
         chores: list[Chore] = [self._search, self._membership, self._rebalancer, self._handover, self.commits]
-        if self._locks is not None:
-            chores.append(self._locks)
+        if self._handover.locks is not None:
+            chores.append(self._handover.locks)
         self._overdue: Overdue | None = None
+        clustering = options.model is MessageModel.CLUSTERING
         if clustering and not options.orderly and options.handler_timeout_s < math.inf:
             self._overdue = Overdue(
                 session,
@@ -183,8 +137,8 @@ class MemberParts:
         self.commits.begin()
         if self.commits.dirty():
             self.commits.soon()
-        if self._locks is not None:
-            self._locks.begin()
+        if self._handover.locks is not None:
+            self._handover.locks.begin()
         if self._overdue is not None:
             self._overdue.begin()
         self._background.start()
@@ -192,7 +146,7 @@ class MemberParts:
     def _found(self, topic: str) -> None:
         """Take the queues of a topic that matches the pattern, a later one's from their beginning."""
         if self.joined:
-            self._starting.late_topics.add(topic)
+            self._handover.starting.late_topics.add(topic)
             self._membership.soon()
             self._rebalancer.soon()
 
@@ -205,7 +159,7 @@ class MemberParts:
                 self.options.group,
             )
         self._rebalancer.awaited.add(topic)
-        self._starting.late_topics.add(topic)
+        self._handover.starting.late_topics.add(topic)
 
     async def _settle(self) -> None:
         session = self._session
@@ -227,7 +181,7 @@ class MemberParts:
         the end of the connection.
         """
         await self._background.stop(_STOP_S)
-        queues = [*self.fetcher.queues.values(), *self._handover.leaving.values()]
+        queues = self._handover.queues
         await self._handover.revoked(queues)
         if self._session.connected:
             in_hand = [
@@ -385,3 +339,147 @@ class MemberParts:
         Raises `ReputError` if the broker does not answer.
         """
         return sorted(await self._membership.any_members())
+
+
+_COMMIT_TIMEOUT_MIN_S: Final = 0.5
+_STOOD_STILL_S: Final = 0.25
+
+
+class Taking:
+    """Delivers the messages of one member.
+
+    Attributes:
+        iteration: the application's: the current message and those available without other work.
+    """
+
+    def __init__(self, session: Session, member: MemberParts, join: Callable[[], Awaitable[None]]) -> None:
+        """`join` joins the group if the member has not."""
+        self.iteration = member.serving.iteration
+        self._session = session
+        self._member = member
+        self._join = join
+        self._commits_each_time = member.commits.each_time
+        self._busy = False
+        self._stopping = False
+        self._poll_at = -math.inf
+
+    async def receive(self, timeout_s: float) -> ReceivedMessage | None:
+        """Mark the current message as handled and return the next one, or None as `take`."""
+        self.current_is_handled()
+        taken = await self.take(timeout_s)
+        if taken is None:
+            return None
+        serving = self._member.serving
+        if self._commits_each_time:
+            serving.iteration.begin(taken)
+        else:
+            serving.begin_iteration(taken)
+        return taken[1]
+
+    def current_is_handled(self) -> None:
+        """Mark the iteration's current message, if any, as handled."""
+        taken = self.iteration.finish()
+        if taken is not None:
+            self._member.handled(taken)
+
+    async def take(self, timeout_s: float) -> Taken | None:
+        """Return the next message, or None after `timeout_s` or when the consumer is stopped or closed.
+
+        Raises:
+            RuntimeError: another caller is waiting.
+            BrokerError: a refusal that waiting does not change.
+        """
+        if self._busy:
+            raise RuntimeError(
+                "another task is waiting for a message of this consumer; use run(concurrency=)"
+            )
+        self._busy = True
+        try:
+            return await self._take(timeout_s)
+        except ClientClosed:
+            if not self._session.closed:
+                raise
+            return None
+        finally:
+            self._busy = False
+
+    def take_nowait(self) -> Taken | None:
+        """Like `take`, but never waits: None if it would have to wait or poll."""
+        if self._busy or self.over or self._commits_each_time or monotonic() >= self._poll_at:
+            return None
+        return self._member.serving.take()
+
+    def take_ready(self) -> Taken | None:
+        """Return a message that has arrived and follows one just taken; None if there is none, and when it is over."""
+        return None if self.over else self._member.serving.take()
+
+    def stop(self) -> None:
+        """Deliver nothing more: waiting and later callers get None."""
+        self._stopping = True
+        self.iteration.drop_rest()
+        self._member.fetcher.wake()
+
+    @property
+    def over(self) -> bool:
+        """Whether no more messages are delivered."""
+        return self._stopping or self._session.closed
+
+    async def _take(self, timeout_s: float) -> Taken | None:
+        deadline = self._session.runtime.now() + timeout_s
+        while not self.over:
+            if self._commits_each_time:
+                await self._commit_in_between(deadline)
+            if monotonic() >= self._poll_at:
+                await self._poll()
+                if self.over:
+                    return None
+            taken = self._member.serving.take()
+            if taken is not None:
+                return taken
+            if not await self._fetch(deadline):
+                return None
+        return None
+
+    async def _commit_in_between(self, deadline: float) -> None:
+        # Without a connection a commit would only use up the caller's timeout.
+        if self._session.connected and self._member.commits.dirty():
+            left_s = max(_COMMIT_TIMEOUT_MIN_S, deadline - self._session.runtime.now())
+            queues = self._member.fetcher.queues.values()
+            await self._member.commits.commit_quietly(queues, min(self._session.timeout_s, left_s))
+
+    async def _poll(self) -> None:
+        if self._member.joined:
+            fetcher = self._member.fetcher
+            # After a long pause it may not be a member any more; notice that before any delivery.
+            stood_still = monotonic() - self._poll_at >= _STOOD_STILL_S
+            self._session.poll(to_the_end=stood_still)
+            fetcher.collect()
+            await fetcher.pull_more(self._session.deadline(None))
+            await self._session.runtime.pause()
+        self._poll_at = monotonic() + POLL_INTERVAL_S
+
+    async def _fetch(self, deadline: float) -> bool:
+        """Wait until a pull is answered or there is other work; False at the deadline."""
+        session, member = self._session, self._member
+        fetcher = member.fetcher
+        if member.failure is not None:
+            raise member.failure
+        if not member.joined:
+            await self._join()  # the first use without `async with`, or in a forked child
+        session.poll()
+        brought = fetcher.collect()
+        await fetcher.pull_more(deadline)
+        if not brought:
+            if session.runtime.now() >= deadline:
+                return False
+            await session.pump.wait(
+                fetcher.waiter, min(deadline, fetcher.next_wake(), member.serving.next_wake())
+            )
+            fetcher.collect()
+        self._poll_at = monotonic() + POLL_INTERVAL_S
+        return True
+
+    def forget(self) -> None:
+        """In a forked child: hold no message; a waiting caller exists in the parent only."""
+        self.iteration.finish()
+        self._busy = False

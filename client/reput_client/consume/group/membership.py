@@ -1,32 +1,41 @@
-"""Membership of a group: heartbeats, the list of members, change notifications, leaving.
+"""Membership of a group: heartbeats, the list of members, change notifications, requests of administrators, leaving.
 
 A broker identifies a member by its connection. On a new connection the member has to join again; until then its queues
 may not be its own.
 
 A member joins at the master and at the slaves of each broker of its topics, as RocketMQ's consumers do. While the
 master is away, its queues are read from a slave (not in order: only a master grants locks).
+
+A broker forwards requests of administrators to a member: it reports what it is doing (307) and its progress (221), and
+continues at offsets set for the group (220).
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import sys
+import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from typing_extensions import override
 
+from reput_client.consume.group.assigned_queue import AssignedQueue
+from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.subscriptions import consume_from_where
 from reput_client.errors import BrokerNotFound, ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.background import Chore
-from reput_client.transport.broker_requests import BrokerRequest
+from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
 from reput_client.transport.unregistration import unregister
 from reput_protocol.codes import ConsumeType, RequestCode
+from reput_protocol.commands import consumers
 from reput_protocol.commands.group import (
     ConsumerData,
     ConsumerIdsChangedHeader,
@@ -35,14 +44,18 @@ from reput_protocol.commands.group import (
     HeartbeatData,
     UnregisterClientHeader,
 )
-from reput_protocol.errors import BrokerError, ReputError
-from reput_protocol.wire.header import HeaderType
+from reput_protocol.commands.offset import (
+    ConsumerStatusBody,
+    ConsumerStatusHeader,
+    ResetOffsetBody,
+    ResetOffsetHeader,
+)
+from reput_protocol.errors import BrokerError, ErrorCode, ReputError
 
 _RETRY_S: Final = 0.25
 _SEVERAL_ADDRESSES_S: Final = 5.0
 _SLAVE_AFTER_S: Final = 1.0
 """How long a master may be away before a slave is read."""
-_MSGPACK = HeaderType.MSGPACK
 
 log = logging.getLogger("reput_client")
 
@@ -86,12 +99,7 @@ class Membership(Chore):
         """`on_change`: members have changed; `on_lost`: the source of a broker's queues; `on_failure`: `failure`."""
         self.client_id = ""
         self._session = session
-        self._group = options.group
-        self._subscriptions = options.subscriptions
-        self._model = options.model
-        self._where = consume_from_where(options.start)
-        self._interval_s = options.heartbeat_interval_s
-        self._reads_slaves = not options.orderly
+        self._options = options
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_failure = on_failure
@@ -128,7 +136,7 @@ class Membership(Chore):
         try:
             await self.heartbeat()
         except ReputError as error:
-            log.warning("group %s: no heartbeat: %s", self._group, error)
+            log.warning("group %s: no heartbeat: %s", self._options.group, error)
 
     async def enter(self, deadline: float) -> None:
         """Register for the first time: while a master is away, wait until there is another, or a slave may be read.
@@ -157,7 +165,7 @@ class Membership(Chore):
         addresses = self._addresses()
         for address in [address for address in self._registrations if address not in addresses]:
             del self._registrations[address]
-        body = self._heartbeat_body()
+        body, group = self._heartbeat_body(), self._options.group
         failure: ReputError | None = None
         for address, name in addresses.items():
             registration = self._registrations.setdefault(address, _Registration())
@@ -173,14 +181,12 @@ class Membership(Chore):
                 )
                 registration.due_at = session.runtime.now() + retry_s
                 if address != session.brokers.masters.get(name):
-                    log.info(
-                        "group %s: no heartbeat to slave %s of %s: %s", self._group, address, name, error
-                    )
+                    log.info("group %s: no heartbeat to slave %s of %s: %s", group, address, name, error)
                     continue
                 failure = failure or error
                 if isinstance(error, BrokerError):
                     registration.refusal = error
-                log.info("group %s: no heartbeat to broker %s: %s", self._group, name, error)
+                log.info("group %s: no heartbeat to broker %s: %s", group, name, error)
         self._update_sources()
         if self.failure is not None:
             self._on_failure()
@@ -198,7 +204,7 @@ class Membership(Chore):
         await session.ask_ok(
             RequestCode.HEART_BEAT,
             {},
-            what=f"heartbeat of {self._group}",
+            what=f"heartbeat of {self._options.group}",
             address=address,
             deadline=deadline,
             body=body,
@@ -208,7 +214,9 @@ class Membership(Chore):
             session.master_is_stale(name)
         # So that a silent broker is noticed and looked for elsewhere.
         is_alone = patient and not session.home.others
-        interval_s = self._interval_s if is_alone else min(self._interval_s, _SEVERAL_ADDRESSES_S)
+        interval_s = self._options.heartbeat_interval_s
+        if not is_alone:
+            interval_s = min(interval_s, _SEVERAL_ADDRESSES_S)
         registration.due_at = session.runtime.now() + interval_s
         epoch = session.connection_to(address).epoch
         if registration.epoch != epoch:
@@ -224,7 +232,7 @@ class Membership(Chore):
 
     def _addresses(self) -> dict[Address, str]:
         """Return the masters of all topics with known routes, and after them the slaves, with their brokers' names."""
-        routes = map(self._session.routes.get, self._subscriptions.all_topics)
+        routes = map(self._session.routes.get, self._options.subscriptions.all_topics)
         names = sorted({name for route in routes if route is not None for name in route.brokers})
         masters = {self._session.brokers.masters.get(name): name for name in names}
         addresses = {address: name for address, name in masters.items() if address is not None}
@@ -283,7 +291,7 @@ class Membership(Chore):
             self._away_since.pop(name, None)
             return _Source(master, is_master=True)
         since = self._away_since.setdefault(name, now)
-        if self._reads_slaves and now >= since + _SLAVE_AFTER_S:
+        if not self._options.orderly and now >= since + _SLAVE_AFTER_S:
             for _, address in sorted(session.brokers.slaves.get(name, {}).items()):
                 if not self._is_registered(address):
                     continue
@@ -310,11 +318,11 @@ class Membership(Chore):
             self.client_id,
             [
                 ConsumerData(
-                    self._group,
+                    self._options.group,
                     ConsumeType.CONSUME_PASSIVELY,
-                    self._model,
-                    self._where,
-                    self._subscriptions.data(),
+                    self._options.model,
+                    consume_from_where(self._options.start),
+                    self._options.subscriptions.data(),
                 )
             ],
         ).to_json()
@@ -328,8 +336,8 @@ class Membership(Chore):
         """
         call = await self._session.ask_ok(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            ConsumerListHeader(self._group).to_ext(_MSGPACK),
-            what=f"members of {self._group}",
+            ConsumerListHeader(self._options.group).to_ext(),
+            what=f"members of {self._options.group}",
             address=address,
         )
         return ConsumerList.from_json(call.body).consumer_ids
@@ -347,14 +355,14 @@ class Membership(Chore):
 
     async def leave(self, timeout_s: float) -> None:
         """Unregister from the brokers over open connections; never raises."""
-        header = UnregisterClientHeader(self.client_id, consumer_group=self._group)
+        header = UnregisterClientHeader(self.client_id, consumer_group=self._options.group)
         registered = [address for address in self._registrations if self._is_registered(address)]
         await unregister(self._session, header, zip(registered, registered, strict=True), timeout_s)
         self._registrations.clear()
         self._sources.clear()
 
     def _ids_changed(self, request: BrokerRequest) -> None:
-        if ConsumerIdsChangedHeader.from_ext(request.ext).consumer_group == self._group:
+        if ConsumerIdsChangedHeader.from_ext(request.ext).consumer_group == self._options.group:
             self._on_change()
         request.answer()
 
@@ -364,3 +372,98 @@ class Membership(Chore):
         self._sources.clear()
         self._away_since.clear()
         self.client_id = ""
+
+
+_MIB: Final = 1 << 20
+
+
+class ForwardedRequests:
+    """Answers forwarded requests for one member."""
+
+    def __init__(self, options: ConsumerOptions, fetcher: Fetcher, started_ms: int) -> None:
+        self._options = options
+        self._fetcher = fetcher
+        self._properties = {
+            consumers.PROP_CONSUME_ORDERLY: str(options.orderly).lower(),
+            consumers.PROP_CONSUME_TYPE: ConsumeType.CONSUME_PASSIVELY.value,
+            consumers.PROP_CONSUMER_START_TIMESTAMP: str(started_ms),
+        }
+
+    def register(self, requests: RequestHandlers) -> None:
+        """Register the handlers."""
+        requests.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
+        requests.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        requests.register(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
+
+    def _reset(self, request: BrokerRequest) -> None:
+        """Continue at the new offsets, and drop what was pulled of these queues.
+
+        The next pull would report the same. Messages in flight are finished; those before the new offset count.
+        """
+        if ResetOffsetHeader.from_ext(request.ext).group == self._options.group:
+            for queue, offset in ResetOffsetBody.from_json(request.body).offset_table.items():
+                assigned = self._fetcher.queues.get(queue)
+                if assigned is not None:
+                    log.info("queue %s was set to offset %d", queue, offset)
+                    self._fetcher.reset_to(assigned, offset)
+            self._fetcher.wake()
+        request.answer()
+
+    def _running_info(self, request: BrokerRequest) -> None:
+        header = consumers.ConsumerRunningInfoHeader.from_ext(request.ext)
+        if self._is_ours(request, header.consumer_group):
+            info = consumers.ConsumerRunningInfo(
+                {**self._properties, consumers.PROP_CLIENT_VERSION: _client_version()},
+                self._options.subscriptions.data(),
+                {queue: _queue_info(assigned) for queue, assigned in self._fetcher.queues.items()},
+                jstack=_stacks() if header.jstack_enable else None,
+            )
+            request.answer(body=info.to_json())
+
+    def _status(self, request: BrokerRequest) -> None:
+        header = ConsumerStatusHeader.from_ext(request.ext)
+        if self._is_ours(request, header.group):
+            positions = {
+                queue: assigned.progress.position
+                for queue, assigned in self._fetcher.queues.items()
+                if queue.topic == header.topic
+            }
+            request.answer(body=ConsumerStatusBody(positions).to_json())
+
+    def _is_ours(self, request: BrokerRequest, group: str) -> bool:
+        own = self._options.group
+        if group != own:
+            request.refuse(ErrorCode.NO_GROUP, f"this client is a member of {own}, not of {group}")
+        return group == own
+
+
+def _queue_info(assigned: AssignedQueue) -> consumers.ProcessQueueInfo:
+    position = assigned.progress.position
+    held = assigned.progress.in_flight + assigned.undelivered
+    return consumers.ProcessQueueInfo(
+        commit_offset=assigned.committed or 0,
+        cached_msg_min_offset=position if held else 0,
+        cached_msg_max_offset=assigned.next_offset - 1 if held else 0,
+        cached_msg_count=held,
+        cached_msg_size_mib=assigned.held_bytes() // _MIB,
+        locked=assigned.locked_until < math.inf,
+        dropped=not assigned.is_active,
+    )
+
+
+def _client_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and rarely needed
+
+    try:
+        return f"reput {version('reput-client')}"
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "reput"
+
+
+def _stacks() -> str:
+    """Return the stack of each thread of this process, as RocketMQ's clients do."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - documented, in spite of its name
+    )

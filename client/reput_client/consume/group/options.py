@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Generic, Literal, TypeAlias
+from typing import Final, Generic, Literal, NamedTuple, TypeAlias
 
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.failures import OnFailure, check_on_failure
-from reput_client.consume.group.fetcher import FlowLimits
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
+from reput_client.consume.pull import PULL_BYTES_MAX, PULL_MESSAGES_MAX
 from reput_client.offset_store import OffsetStore
 from reput_client.received import V
 from reput_client.transport.options import ClientOptions
@@ -27,6 +27,60 @@ _MODELS: Final[Mapping[str, MessageModel]] = {
     "clustering": MessageModel.CLUSTERING,
     "broadcasting": MessageModel.BROADCASTING,
 }
+
+
+_LEAST_PART: Final = 4
+"""The fraction (one in so many) of a queue's messages that must be handled before more are pulled."""
+_PULL_BYTES_MIN: Final = 64 * 1024
+
+
+class Room(NamedTuple):
+    """How much the next pull of a queue may return."""
+
+    messages: int
+    size_b: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """Limits on what is pulled and not handled.
+
+    Attributes:
+        prefetch_messages, prefetch_bytes: over all queues; each queue's pull gets at most an equal share.
+        queue_messages_max, queue_bytes_max: for one queue. Bytes count whole pulls, since a message keeps its pull.
+        queue_span_max: from the first unhandled offset to the last pulled one. Otherwise a hanging handler would hold
+            back the commit without limit, and ever more messages would be redelivered after a crash.
+    """
+
+    prefetch_messages: int
+    prefetch_bytes: int
+    queue_messages_max: int
+    queue_bytes_max: int
+    queue_span_max: int
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be 1 or more, not {value}")
+
+    def room(self, queues: int, messages: int, size_b: int, span: int) -> Room | None:
+        """Return how much to pull of one of `queues` queues that has `messages`, `size_b` and `span`, or None.
+
+        No pull asks for less than `_PULL_BYTES_MIN`, and none is made for a few messages while others wait to be
+        handled.
+        """
+        if span >= self.queue_span_max or size_b >= self.queue_bytes_max:
+            return None
+        share = max(1, min(PULL_MESSAGES_MAX, self.prefetch_messages // queues))
+        share_b = self.prefetch_bytes // queues
+        room = self.queue_messages_max - messages
+        if room < min(share, max(1, self.queue_messages_max // _LEAST_PART)):
+            return None
+        return Room(
+            min(share, room),
+            max(_PULL_BYTES_MIN, min(PULL_BYTES_MAX, share_b, self.queue_bytes_max - size_b)),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

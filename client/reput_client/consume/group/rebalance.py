@@ -6,18 +6,19 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from typing_extensions import override
 
 from reput_client.consume.group.allocation import AllocationStrategy, allocate
 from reput_client.consume.group.membership import Membership
-from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.consume.group.options import ConsumerOptions
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.address import Address
 from reput_client.transport.background import Chore
 from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
+from reput_protocol.codes import MessageModel
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound
 from reput_protocol.record.message import MessageQueue
 
@@ -50,7 +51,7 @@ class Assignment:
 class Rebalancer(Chore):
     """Computes the assignment when the group changes, and every 20 s; a background chore.
 
-    Without a strategy this member gets all queues, for broadcasting.
+    A broadcasting member gets all queues.
 
     Attributes:
         failure: set if a subscribed topic is gone, or None.
@@ -60,15 +61,14 @@ class Rebalancer(Chore):
     def __init__(
         self,
         session: Session,
+        options: ConsumerOptions[Any],
         membership: Membership,
-        subscriptions: Subscriptions,
-        strategy: AllocationStrategy | None,
         on_assignment: Callable[[Assignment], None],
     ) -> None:
         self._session = session
         self._membership = membership
-        self._subscriptions = subscriptions
-        self._strategy = strategy
+        self._subscriptions = options.subscriptions
+        self._strategy = options.allocation if options.model is MessageModel.CLUSTERING else None
         self._on_assignment = on_assignment
         self.failure: TopicNotFound | None = None
         self.awaited: set[str] = set()
@@ -215,11 +215,7 @@ class Rebalancer(Chore):
         self._members[route.topic] = list(members)
 
     def _from_living(
-        self,
-        route: Route,
-        mine: set[MessageQueue],
-        members: Sequence[str],
-        strategy: AllocationStrategy,
+        self, route: Route, mine: set[MessageQueue], members: Sequence[str], strategy: AllocationStrategy
     ) -> set[MessageQueue]:
         """Return those of our queues that another living member may have."""
         me = self._membership.client_id

@@ -1,18 +1,26 @@
-"""What a group consumes, and where it begins in a queue without an offset."""
+"""What a group consumes, also topics found by a pattern, and where it begins in a queue without an offset."""
 
 from __future__ import annotations
 
+import logging
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+from typing_extensions import override
 
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import MessageSelector
+from reput_client.transport.background import Chore
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.session import SILENCE_S, Session
 from reput_protocol.codes import ConsumeFromWhere
 from reput_protocol.commands.group import SubscriptionData
+from reput_protocol.errors import ReputError
 from reput_protocol.filter.tags import ALL
-from reput_protocol.names import check_topic, retry_topic
+from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic, retry_topic
 from reput_protocol.record.message import MessageQueue
 
 
@@ -167,3 +175,66 @@ class StartingPoints:
         if queue.topic in self.late_topics:
             return await self._offsets.min_offset(queue)
         return await self._offsets.max_offset(queue)
+
+
+INTERVAL_S: Final = 20.0
+_RETRY_S: Final = 1.0
+
+log = logging.getLogger("reput_client")
+
+
+class TopicSearch(Chore):
+    """Asks for the cluster's topics every 20 s; of a member also when the group changes. A background chore.
+
+    Without a pattern it is never due. A background search tries the client's own address once and waits a second for
+    it at most, because pulls and pops wait for the search; after failures it pauses longer, up to the interval.
+
+    Args:
+        on_found: called with each topic that matches for the first time.
+    """
+
+    def __init__(
+        self, session: Session, subscriptions: Subscriptions, on_found: Callable[[str], None]
+    ) -> None:
+        self._session = session
+        self._subscriptions = subscriptions
+        self._on_found = on_found
+        self._due_at = math.inf if subscriptions.pattern is None else 0.0
+        self._pauses = Backoff(_RETRY_S, INTERVAL_S)
+
+    @override
+    def next_due(self) -> float:
+        return self._due_at
+
+    def soon(self) -> None:
+        """Look now: another member may have found a topic."""
+        if self._subscriptions.pattern is not None:
+            self._due_at = self._session.runtime.now()
+
+    @override
+    async def do(self) -> None:
+        session = self._session
+        deadline = session.runtime.now() + SILENCE_S
+        try:
+            await session.connection_to(session.home).open(deadline, patient=False)
+            await self.look(deadline)
+        except ReputError as error:
+            session.check_open()
+            log.warning("the list of topics is not available, requesting it again: %s", error)
+            self._due_at = session.runtime.now() + self._pauses.next_delay_s()
+        else:
+            self._pauses.reset()
+
+    async def look(self, deadline: float) -> None:
+        """Subscribe to the topics that match; raises `ReputError` if the list cannot be had before `deadline`."""
+        pattern = self._subscriptions.pattern
+        if pattern is None:
+            return
+        self._due_at = self._session.runtime.now() + INTERVAL_S
+        topics = await self._session.topic_names(deadline)
+        own_names = (await self._session.cluster(deadline)).own_names
+        for topic in topics:
+            is_ours = topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(topic, own_names)
+            if not is_ours and pattern.fullmatch(topic) and self._subscriptions.add(topic):
+                log.info("topic %s matches %s", topic, pattern.pattern)
+                self._on_found(topic)

@@ -8,9 +8,9 @@ Importing this makes the URL's scheme known:
 
 The transport needs Kombu, and the result backend Celery.
 
-`transport` has the connection, and `clients` what its channels share; a `channel` declares, sends and settles. The way
-of a message: a thread of `receiving` pops it and calls `Consumer.received` of `channel`, which keeps the `Delivery` by
-a tag in `held` and puts a call into the inbox. The connection's thread makes that call, which calls the program. The
+`transport` has the connection and its channels, which declare, send and settle, and `clients` what they share. The way
+of a message: a thread of `receiving` pops it and calls `Consumer.received` of `transport`, which keeps the `Delivery`
+by a tag in `Held` and puts a call into the inbox. The connection's thread makes that call, which calls the program. The
 acknowledgement goes from `Channel.basic_ack` through `Held.ack`, `Delivery.done` and `SharedQueue.done` to
 `BlockingRun.handled`; a daemon thread of the POP consumer sends it to the broker a moment later, and extends the
 message's invisible time until then.

@@ -1,4 +1,4 @@
-"""The backend: what programs enqueue, and the states that they look up."""
+"""The backend: its OPTIONS in `TASKS`, what programs enqueue, and the states that they look up."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from django.apps import apps
 from django.core import checks
+from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 from django.utils import timezone
 
+from reput_client.outbox import Relay
 from reput_client.produce.queue_selector import AnyBroker
-from reput_client.tasks.django.configuration import Configuration, configuration_of
 from reput_client.tasks.django.interface import (
     BaseTaskBackend,
     InvalidTaskBackend,
@@ -23,13 +24,102 @@ from reput_client.tasks.django.interface import (
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
+    task_backends,
     task_enqueued,
 )
 from reput_client.tasks.django.stored_task import decode, due, encode, rank_of
-from reput_client.tasks.process_clients import PerProcess, ProcessClients
-from reput_client.tasks.stored_results import result_that_counts
+from reput_client.tasks.shared import (
+    WAIT_MAX_S,
+    PerProcess,
+    ProcessClients,
+    checked,
+    quoted,
+    result_that_counts,
+)
+from reput_client.transport.options import ClientOptions
+from reput_protocol.codes import Ack, AckLevel
 from reput_protocol.errors import ErrorCode, MessageRefused, TopicNotFound
+from reput_protocol.names import check_group
 from reput_protocol.record.message import Message
+
+_CLIENT: Final = frozenset({"tls", "credentials", "timeout_s", "connect_timeout_s"})
+_OWN: Final = frozenset({"server", "name", "ack", "wait_max_s", "outbox"})
+
+
+class Configuration(NamedTuple):
+    """What the OPTIONS of a backend say.
+
+    Attributes:
+        client_options: the arguments that all clients have.
+        name: what the names of its topics and of its group begin with.
+        ack: when `enqueue` returns.
+        wait_max_s: seconds for which a message waits in the broker at a time.
+        outbox: the alias of the database with the outbox; None: tasks are sent at once.
+    """
+
+    client_options: Mapping[str, Any]
+    name: str
+    ack: Ack
+    wait_max_s: float
+    outbox: str | None
+
+    @property
+    def group(self) -> str:
+        """The consumer group of all workers."""
+        return f"{self.name}-worker"
+
+    @property
+    def results_topic(self) -> str:
+        """Where the states of tasks are."""
+        return f"{self.name}-results"
+
+    @property
+    def tasks_prefix(self) -> str:
+        """What the topics of queues begin with."""
+        return f"{self.name}-tasks-"
+
+    def topic_of(self, queue: str) -> str:
+        """Return the topic of a queue.
+
+        Raises:
+            ValueError: the name would be too long.
+        """
+        return checked(self.tasks_prefix + quoted(queue), f"queue {queue!r}")
+
+
+def configuration_of(options: Mapping[str, Any], queues: Iterable[str]) -> Configuration:
+    """Return the configuration that OPTIONS and QUEUES give.
+
+    Raises:
+        ValueError: one is not valid; the text says which, and the remedy.
+        TypeError: one has a wrong type.
+    """
+    unknown = options.keys() - _OWN - _CLIENT
+    if unknown:
+        raise ValueError(
+            f"OPTIONS has {', '.join(sorted(unknown))}; it may have {', '.join(sorted(_OWN | _CLIENT))}"
+        )
+    server = options.get("server")
+    if not server:
+        raise ValueError('OPTIONS has no server; give the address of a broker: "server": "127.0.0.1:10911"')
+    client_options = {name: options[name] for name in _CLIENT if name in options} | {"address": server}
+    ClientOptions(**client_options)
+    configuration = Configuration(
+        client_options,
+        quoted(str(options.get("name", "django"))),
+        AckLevel(options.get("ack", "flushed")).value,
+        float(options.get("wait_max_s", WAIT_MAX_S)),
+        options.get("outbox"),
+    )
+    if configuration.wait_max_s <= 0:
+        raise ValueError(f"wait_max_s must be more than 0, not {configuration.wait_max_s}")
+    if configuration.outbox is not None and not isinstance(configuration.outbox, str):
+        raise TypeError('outbox is the alias of a database: "outbox": "default"')
+    check_group(configuration.group)
+    for queue in queues:
+        configuration.topic_of(queue)
+    return configuration
+
 
 _APP: Final = "reput_client.tasks.django"
 _PRIORITIES: Final = 10
@@ -199,6 +289,20 @@ class ReputBackend(BaseTaskBackend):
         self.clients.forget_topic(topic)
         return self.ensure_topic(topic)
 
+    def relay(self) -> Relay | None:
+        """Return the relay of the outbox, or None without one."""
+        from reput_client.tasks.django.models import DjangoOutbox
+
+        configuration = self.configuration
+        if configuration.outbox is None:
+            return None
+        return Relay(
+            DjangoOutbox(configuration.outbox, self.alias),
+            ack=configuration.ack,
+            ensure_topic=self.ensure_topic_again,  # the relay remembers those that it has ensured
+            **configuration.client_options,
+        )
+
     # -- states ------------------------------------------------------------------------------------------------
 
     def save(self, result_id: str, body: bytes, **options: Any) -> None:
@@ -291,3 +395,24 @@ def _check_database(alias: str, where: str) -> list[checks.CheckMessage]:
             )
         ]
     return []
+
+
+def add_backend(parser: CommandParser) -> None:
+    """Add the option `--backend`."""
+    parser.add_argument("--backend", default="default", help="the alias in TASKS (default: default)")
+
+
+def selected_backend(alias: str) -> ReputBackend:
+    """Return a backend of this package.
+
+    Raises:
+        CommandError: there is none with the alias, it is of another package, or its settings are not valid.
+    """
+    try:
+        backend = task_backends[alias]
+        if isinstance(backend, ReputBackend):
+            backend.configuration  # noqa: B018 - raises unless it is valid
+            return backend
+    except InvalidTaskBackend as error:
+        raise CommandError(str(error)) from error
+    raise CommandError(f"TASKS[{alias!r}] has the BACKEND {type(backend).__name__}, which has its own worker")

@@ -25,7 +25,7 @@ from reput_broker.observe.health import Health
 from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
 from reput_client import Message, Producer
-from reput_client.credentials import Credentials
+from reput_client.security import Credentials
 from reput_protocol.rights import rule_of
 from support.console_client import Answer, ConsoleClient
 

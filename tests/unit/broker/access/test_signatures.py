@@ -18,7 +18,7 @@ from reput_broker.remoting.request import Refusal, Request, Response
 from reput_broker.server.handling import RequestHandling
 from reput_client import Admin, ConnectFailed, ConnectionLost, Credentials, Message, Producer
 from reput_client.blocking import Producer as BlockingProducer
-from reput_client.credentials import from_environment
+from reput_client.security import from_environment
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ErrorCode
 from reput_protocol.wire.header import Header, HeaderType

@@ -8,7 +8,7 @@ import pytest
 
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
-from reput_client.consume.group import queue_locks
+from reput_client.consume.group import handover
 from reput_protocol.errors import ReputError
 from support.config_problems import problems
 
@@ -181,7 +181,7 @@ def test_a_lock_of_a_queue_outlasts_the_trust_of_its_member(value: str) -> None:
     assert set(found) == {"groups.lock_timeout"}
     assert "at least" in found["groups.lock_timeout"]
     shortest = BrokerConfig(groups={"lock_timeout": "40s"}).groups.lock_timeout
-    assert shortest >= queue_locks.TRUSTED_S + 10.0 >= queue_locks.RENEW_INTERVAL_S + 20.0
+    assert shortest >= handover.TRUSTED_S + 10.0 >= handover.RENEW_INTERVAL_S + 20.0
 
 
 def test_a_header_must_fit_into_a_frame() -> None:

@@ -31,7 +31,7 @@ from reput_broker.remoting.tls import ServerTls, TlsFilesUnusable, ends_of_valid
 from reput_broker.server import gate as gates
 from reput_broker.server.gate import Admitted, Gate
 from reput_broker.server.transport import TlsTransport
-from reput_client.tls import TLS
+from reput_client.security import TLS
 from reput_client.transport.tls_socket import TlsSocket
 from reput_protocol.wire.tls import CHUNK_BYTES
 from support.tls_files import TlsFiles, make_tls_files, server_context

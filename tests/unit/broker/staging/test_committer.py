@@ -19,7 +19,7 @@ from reput_broker.remoting.request import Refusal
 from reput_broker.staging import committer as committing
 from reput_broker.staging.publisher import Pace, Pieces, Publisher
 from reput_broker.store.base.errors import StoreDamaged
-from reput_client.consume.bulk_reader import BulkReader
+from reput_client.consume.fetch_records import BulkReader
 from reput_client.produce.staging_producer import StagingProducer, StagingScope
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import BrokerError, ErrorCode

@@ -19,7 +19,7 @@ from reput_broker.staging import copies
 from reput_broker.staging.committer import Commit
 from reput_broker.staging.publisher import Publisher
 from reput_broker.store.base.errors import StoreDamaged
-from reput_client.consume.bulk_reader import BulkReader
+from reput_client.consume.fetch_records import BulkReader
 from reput_client.errors import RequestTimeout
 from reput_client.produce.staging_producer import StagingProducer, StagingScope
 from reput_protocol.commands.stage import StagedPart

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from reput_client.tasks.django.management.selected import add_backend, relay_of, selected_backend
-from reput_client.tasks.django.outbox_store import DjangoOutbox
+from reput_client.tasks.django.backend import add_backend, selected_backend
+from reput_client.tasks.django.models import DjangoOutbox
 from reput_protocol.errors import ReputError
 
 
@@ -31,7 +31,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """See Django."""
         backend = selected_backend(options["backend"])
-        relay = relay_of(backend)
+        relay = backend.relay()
         outbox = backend.configuration.outbox
         if relay is None or outbox is None:
             raise CommandError(

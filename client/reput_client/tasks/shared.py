@@ -1,15 +1,21 @@
-"""For task frameworks: clients that all threads of a process share, and that a forked child opens for itself."""
+"""For task frameworks: the clients of a process, the names of topics, and results as messages.
+
+All threads of a process share the clients, and a forked child opens its own. A result has the task's id as key.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
 
 from reput_client.blocking import Admin, Producer
+from reput_client.received import ReceivedMessage
 from reput_protocol.codes import Ack
 from reput_protocol.errors import TopicNotFound
+from reput_protocol.names import GROUP_LENGTH_MAX
 from reput_protocol.record.message import Message
 
 T = TypeVar("T", bound="ProcessClients")
@@ -132,3 +138,34 @@ class PerProcess(Generic[T]):
             self._clients.clear()
         for each in clients:
             each.close()
+
+
+def quoted(name: str) -> str:
+    """Return a name with %XX for what names of topics cannot have."""
+    # "." and "~" are the two that `quote` keeps and names of topics cannot have.
+    return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+def checked(topic: str, what: str) -> str:
+    """Return the name of a topic.
+
+    Raises:
+        ValueError: it is too long for a group of the same name; the text has `what` and the remedy.
+    """
+    if len(topic) > GROUP_LENGTH_MAX:
+        raise ValueError(
+            f"the topic of {what} would have a name of {len(topic)} characters, and {GROUP_LENGTH_MAX} are the most; "
+            "give it a shorter name (a character other than letters, digits, - and _ counts as three)"
+        )
+    return topic
+
+
+def result_that_counts(newest_first: Iterable[ReceivedMessage], rank: Callable[[bytes], int]) -> bytes | None:
+    """Return the body of the newest one of the results with the highest rank, or None without any.
+
+    A task that has run twice, or states that were stored by several processes, leave several of them.
+
+    Args:
+        rank: higher for final results.
+    """
+    return max((message.body for message in newest_first), key=rank, default=None)
