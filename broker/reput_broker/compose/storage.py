@@ -21,7 +21,7 @@ from reput_broker.ha.reopen import Reopen, set_store_aside
 from reput_broker.observe.figures import free_and_used
 from reput_broker.observe.health import Health
 from reput_broker.pop.order_info import OrderInfos
-from reput_broker.pop.recovery import (
+from reput_broker.pop.positions import (
     expect_positions,
     pops_since,
     recover_positions,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.pop.assignment import allocate_for_pop, averagely, by_circle
+from reput_broker.pop.feature import allocate_for_pop, averagely, by_circle
 from reput_broker.remoting.request import Refusal
 from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_protocol.codes import RequestCode, ResponseCode
