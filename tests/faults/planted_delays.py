@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from reput_broker.delay import delayed_record, timer_feed
-from reput_broker.delay.canceller import Canceller
 from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_log import TimerLog
 from reput_broker.delay.timer_message_store import TimerMessageStore
+from reput_broker.delay.waiting_messages import Canceller
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_protocol.record.record import Record
 

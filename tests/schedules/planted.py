@@ -8,7 +8,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reput_broker.schedule.service import Run, ScheduleService
+from reput_broker.schedule.feature import Run, ScheduleService
 from reput_protocol.commands.schedule import MissedTimes
 from support.planted_bugs import Bug, table_of
 

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.delay.finished_timers import read_answer
+from reput_broker.delay.state import read_answer
 from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from reput_broker.delay import timer_log, timer_wheel
-from reput_broker.delay.finished_timers import FinishedTimersFile, read_answer
 from reput_broker.delay.levels import DelayOffsetFile
+from reput_broker.delay.state import FinishedTimersFile, read_answer
 from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.base.file_io import create_file
 from reput_broker.store.base.results import PutResult, PutStatus

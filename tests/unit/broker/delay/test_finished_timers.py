@@ -10,7 +10,7 @@ import pytest
 
 from reput_broker.delay.active_slots import ActiveSlots
 from reput_broker.delay.delayed_record import Due
-from reput_broker.delay.finished_timers import FinishedTimersFile, encode_finished, read_answer
+from reput_broker.delay.state import FinishedTimersFile, encode_finished, read_answer
 from reput_broker.delay.timer_message_store import FinishedTimers, Timed, TimerMessageStore
 
 HEAD = struct.pack(">7q", 5000, 11, 22, 22, 0, 1, 2)
