@@ -13,7 +13,7 @@ from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.parts import CommonParts, HasHandlers, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import Storage
 from reput_broker.delay.feature import DelayFeature
-from reput_broker.groups.awaited_members import GroupMembersFile
+from reput_broker.groups.membership import GroupMembersFile
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.connection import OfferedLog
 from reput_broker.ha.election.copies import LogCopies, TableCopies, not_announced

@@ -7,16 +7,13 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.client_table import Requesters
+from reput_broker.groups.consumer_groups import ConsumerGroups, GroupReaders
 from reput_broker.groups.health import GroupFacts, GroupsHealth
-from reput_broker.groups.lag import LagService, StoreTimes
-from reput_broker.groups.membership import Membership
-from reput_broker.groups.notifications import GroupNotifier
+from reput_broker.groups.lag import GroupPositions, GroupProgress, LagService, StoreTimes
+from reput_broker.groups.membership import GroupNotifier, Membership
 from reput_broker.groups.offset_updates import OffsetCommits, PendingResets
-from reput_broker.groups.progress import GroupPositions, GroupProgress
 from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.groups.readers import GroupReaders
-from reput_broker.groups.requesters import Requesters
 from reput_broker.observe.counters import Counters
 from reput_broker.remoting.request import Client
 from reput_broker.store.message_store import MessageStore

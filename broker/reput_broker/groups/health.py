@@ -11,12 +11,10 @@ from typing import Final, NamedTuple
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.groups.awaited_members import AwaitedMembers
-from reput_broker.groups.consumer_groups import ConsumerGroup, ConsumerGroups
-from reput_broker.groups.lag import LagFigures
-from reput_broker.groups.progress import GroupPositions, GroupProgress
+from reput_broker.groups.consumer_groups import ConsumerGroup, ConsumerGroups, GroupReaders
+from reput_broker.groups.lag import GroupPositions, GroupProgress, LagFigures
+from reput_broker.groups.membership import AwaitedMembers
 from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.groups.readers import GroupReaders
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.commands.group_description import GroupHealth, HealthState

@@ -26,7 +26,7 @@ import structlog
 import trio
 
 from reput_broker.delay.state import read_answer
-from reput_broker.groups.awaited_members import GroupMembersFile
+from reput_broker.groups.membership import GroupMembersFile
 from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer

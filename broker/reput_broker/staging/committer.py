@@ -24,7 +24,6 @@ import trio
 
 from reput_broker.remoting.request import Refusal
 from reput_broker.staging.batches import CommittedBatch, marker_of, read_marker
-from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.intent import (
     Decision,
     Intent,
@@ -34,8 +33,7 @@ from reput_broker.staging.intent import (
     is_intent,
     read_intent,
 )
-from reput_broker.staging.publisher import Publisher
-from reput_broker.staging.queue_records import records_from
+from reput_broker.staging.publisher import Publisher, StagedCopies, records_from
 from reput_broker.staging.staging_file import PlacedBlock, StagingFile
 from reput_broker.staging.staging_table import StagingState, remove
 from reput_broker.store.base.errors import StoreDamaged

@@ -10,24 +10,31 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
 import trio
 
 from reput_broker.put.progress import Position
-from reput_broker.staging.intent import Intent, Queue, QueuePlace
-from reput_broker.staging.queue_records import records_from
+from reput_broker.staging.intent import CopyPlace, Intent, Queue, QueuePlace, StagingFacts
 from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
 from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.errors import StoreDamaged
+from reput_broker.store.base.file_io import make_directories
+from reput_broker.store.base.results import GetStatus, PutResult, PutStatus, TransferLimits
 from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.message_store import MessageStore
 from reput_broker.tenure.core import Core
 from reput_protocol.kernel.records import record_starts
+from reput_protocol.names import STAGED_TOPIC
 from reput_protocol.record.put_block import BlockCheck
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import Record
+from reput_protocol.record.view import RecordView, record_views
+from reput_protocol.store.unit import UNIT_BYTES
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +48,13 @@ ALONE_BYTES: Final = 256 * 1024
 SHARED_SYNC_BYTES: Final = 1 << 20
 ALONE_SYNC_BYTES: Final = 4 << 20
 ALONE_AFTER_S: Final = 0.25
+_MESSAGES: Final = 4096
+_BYTES: Final = 1 << 20
+_LIMITS: Final = TransferLimits(_BYTES, _MESSAGES, _BYTES, _MESSAGES, _MESSAGES * UNIT_BYTES)
+_QUEUE: Final = 0
+_READ_BYTES: Final = 4 << 20
+_RECORD_BYTES: Final = 256
+"""A record without its body, at most."""
 
 
 class Pace:
@@ -267,3 +281,124 @@ def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]]) -> Iterator[s
     for file, block in blocks:
         for view in record_views(file.read(block), check_crc=False):
             yield view.unique_key
+
+
+async def records_from(
+    store: MessageStore, topic: str, queue_id: int, offset: int
+) -> AsyncGenerator[RecordView]:
+    """Yield all dispatched records of a queue from `offset` on, at a start.
+
+    Raises:
+        StoreError: they cannot be read.
+    """
+    while True:
+        result = store.get_message(topic, queue_id, offset, _MESSAGES, _BYTES, None, limits=_LIMITS)
+        data = b""
+        if result.status is GetStatus.FOUND:
+            with store.hold_extents(result.extents) as held:
+                data = await trio.to_thread.run_sync(held.read)
+        if result.next_begin_offset <= offset:
+            return
+        for record in record_views(data):
+            yield record
+        offset = result.next_begin_offset
+
+
+class StagedCopies:
+    """Copies staged blocks in the log, from which another master completes a batch, and restores stagings from them.
+
+    Of a broker whose master is elected, the stagings of a batch are copied into the topic `rmq_sys_reput_staged` before
+    the batch is decided. The log of a slave is a prefix of the master's: with a message of the batch it has the copies.
+
+    Args:
+        piece_max: upper bound for the bytes of a record.
+    """
+
+    def __init__(self, core: Core, piece_max: int) -> None:
+        self._store = store = core.store
+        self._appender = core.puts.appender
+        self._flushed = core.puts.progress.flushed
+        self._piece_max = min(piece_max, store.options.message_bytes_max)
+
+    async def write(self, files: Sequence[StagingFile]) -> CopyPlace | None:
+        """Append the blocks of stagings; return where they begin in the log, None if there are none.
+
+        Raises:
+            Refusal: the store accepts no more now.
+            OSError: a staging cannot be read.
+        """
+        pace = Pace(self._store.stats, time.monotonic, self._piece_max)
+        syncs = TrailingSyncs(self._flushed)
+        begins: CopyPlace | None = None
+        for file in files:
+            for start in range(0, file.size, _READ_BYTES):
+                data = memoryview(await trio.to_thread.run_sync(file.raw, start, _READ_BYTES))
+                while data:
+                    piece, data = data[: pace.piece_bytes], data[pace.piece_bytes :]
+                    record = self._record(piece)
+                    result = await self._appender.append_or_refuse(
+                        len(piece) + _RECORD_BYTES, partial(self._store.put_record, record), STAGED_TOPIC
+                    )
+                    begins = begins or CopyPlace(result.queue_offset, result.physical_offset)
+                    await trio.lowlevel.checkpoint()
+                    pace.others_put(own=1)
+                    await syncs.appended(result.end_offset, len(piece), pace.sync_bytes)
+        return begins
+
+    def _record(self, data: memoryview) -> Record:
+        host = self._store.options.host
+        return Record(
+            STAGED_TOPIC,
+            bytes(data),
+            queue_id=_QUEUE,
+            born_timestamp_ms=self._store.last_put_ms,
+            born_host=host,
+            store_host=host,
+        )
+
+    async def restore(self, intent: Intent, directory: Path) -> list[StagingFile]:
+        """Write the stagings of a batch into `directory` again; return them, ended.
+
+        Raises:
+            StoreDamaged: the log does not hold all of their blocks.
+            StoreError, OSError: the log cannot be read, or a file not be written.
+        """
+        place = intent.copies
+        assert place is not None, "there are copies"
+        await trio.to_thread.run_sync(make_directories, directory)
+        rest, files = b"", []
+        async with aclosing(records_from(self._store, STAGED_TOPIC, _QUEUE, place.queue_offset)) as records:
+            for staging in intent.stagings:
+                file = await trio.to_thread.run_sync(_create_again, directory, intent, staging)
+                while file.size < staging.size:
+                    if not rest:
+                        record = await anext(records, None)
+                        if record is None:
+                            raise self._damaged(intent)
+                        rest = bytes(record.body)
+                    wanted = staging.size - file.size
+                    await trio.to_thread.run_sync(file.append, rest[:wanted], [])
+                    rest = rest[wanted:]
+                files.append(await trio.to_thread.run_sync(self._ended, file.path, staging, intent))
+        return files
+
+    def _ended(self, path: Path, staging: StagingFacts, intent: Intent) -> StagingFile:
+        file = StagingFile.load(path)
+        if file is None or (file.messages, file.checksum) != (staging.messages, staging.checksum):
+            raise self._damaged(intent)
+        file.end()
+        return file
+
+    def _damaged(self, intent: Intent) -> StoreDamaged:
+        return StoreDamaged(
+            self._store.options.data_dir / "commitlog",
+            -1 if intent.copies is None else intent.copies.physical_offset,
+            f"it lacks staged blocks of batch {intent.batch_id} of query {intent.query_id}, which is decided",
+            "check the disk",
+        )
+
+
+def _create_again(directory: Path, intent: Intent, staging: StagingFacts) -> StagingFile:
+    key = intent.key_of(staging)
+    (directory / StagingFile.name_of(key)).unlink(missing_ok=True)
+    return StagingFile.create(directory, key, bytes.fromhex(staging.born_host))
