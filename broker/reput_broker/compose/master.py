@@ -15,15 +15,13 @@ from reput_broker.compose.storage import Storage
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.membership import GroupMembersFile
 from reput_broker.ha.admission import Group, SlaveAdmission
-from reput_broker.ha.connection import OfferedLog
 from reput_broker.ha.election.copies import LogCopies, TableCopies, not_announced
 from reput_broker.ha.election.elector import Leadership, slave_id
 from reput_broker.ha.master_proof import prove, proving
-from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
+from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor, TableSyncProcessor
 from reput_broker.ha.replication_lag import ReplicationProgress
 from reput_broker.ha.role_refusals import fenced, once_confirmed
-from reput_broker.ha.service import Copies, HAService
-from reput_broker.ha.table_sync import TableSyncProcessor
+from reput_broker.ha.service import Copies, HAService, OfferedLog
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature

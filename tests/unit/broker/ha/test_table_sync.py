@@ -14,7 +14,7 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.state import DelayState
 from reput_broker.groups.membership import Membership
-from reput_broker.ha.table_sync import TableSyncProcessor
+from reput_broker.ha.replica_state import TableSyncProcessor
 from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_client import Message, Producer
 from reput_protocol.codes import MessageModel
