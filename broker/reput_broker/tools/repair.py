@@ -25,8 +25,15 @@ from reput_broker.tables.config_file import ConfigFile, encode
 from reput_broker.tools.index_raw import IndexSizes, index_sizes
 from reput_broker.tools.queue_ends import queue_ends
 from reput_broker.tools.rebuild import DerivedFactory, IndexRebuild, QueuesRebuild, rebuild
-from reput_broker.tools.repair_files import copy_part, data_end, move, overwrite, resize, truncate_log
-from reput_broker.tools.repair_plan import RepairPlan
+from reput_broker.tools.repair_plan import (
+    RepairPlan,
+    copy_part,
+    data_end,
+    move,
+    overwrite,
+    resize,
+    truncate_log,
+)
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
 from reput_broker.tools.verify import Verification

@@ -21,7 +21,7 @@ from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted, printable_json
 
 if TYPE_CHECKING:
-    from reput_broker.tools.export import ExportRange, TopicExport
+    from reput_broker.tools.dump import ExportRange, TopicExport
     from reput_protocol.record.record import Record
 
 
@@ -80,8 +80,7 @@ def export(
 
     Every record is checked. A damaged message is left out and reported on stderr; the exit code is then 7.
     """
-    from reput_broker.tools.dump import NotThere
-    from reput_broker.tools.export import TopicExport
+    from reput_broker.tools.dump import NotThere, TopicExport
 
     printer = Printer(settings)
     if form == "parquet":
@@ -111,7 +110,7 @@ def export(
 
 
 def _range(start: Position | None, stop: Position | None) -> ExportRange:
-    from reput_broker.tools.export import ExportRange
+    from reput_broker.tools.dump import ExportRange
 
     return ExportRange(
         start.offset if start else None,
@@ -122,7 +121,7 @@ def _range(start: Position | None, stop: Position | None) -> ExportRange:
 
 
 def _good(source: TopicExport, report_progress: Callable[[int, int], None]) -> Iterator[Record]:
-    from reput_broker.tools.export import BadMessage
+    from reput_broker.tools.dump import BadMessage
 
     done = -1
     for message in source.messages():
