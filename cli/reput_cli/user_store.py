@@ -166,8 +166,7 @@ class _File:
         )
 
     def create(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
-        from reput_broker.access.changes import with_new_user
-        from reput_broker.access.model import User
+        from reput_broker.access.model import User, with_new_user
 
         user = User(name, secret, is_admin=is_admin, groups=tuple(groups))
         self._change(lambda users: with_new_user(users, user))
@@ -181,7 +180,7 @@ class _File:
         is_enabled: bool | None,
         groups: Iterable[str] | None,
     ) -> None:
-        from reput_broker.access.changes import with_altered_user
+        from reput_broker.access.model import with_altered_user
 
         self._change(
             lambda users: with_altered_user(
@@ -204,7 +203,7 @@ class _File:
         )
 
     def _change_rules(self, subject: str, change: RulesChange) -> None:
-        from reput_broker.access.changes import with_changed_rules
+        from reput_broker.access.model import with_changed_rules
 
         self._change(lambda users: with_changed_rules(users, subject, change))
 

@@ -9,10 +9,9 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from reput_broker.access.audit import Audited
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
-from reput_broker.access.requests import requirement_of
+from reput_broker.access.requests import Audited, requirement_of
 from reput_broker.access.user_file import UserFile, write_private
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig

@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 import trio
 
-from reput_broker.access.changes import with_altered_user, with_changed_rules, with_new_user
 from reput_broker.access.control import AccessControl
-from reput_broker.access.model import User, Users
+from reput_broker.access.model import User, Users, with_altered_user, with_changed_rules, with_new_user
 from reput_broker.access.user_file import UserFileRefused
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_protocol.codes import RequestCode

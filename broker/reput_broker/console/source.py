@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reput_broker.console.members import Member
+from reput_broker.console.members import AskedCluster
 
 if TYPE_CHECKING:
     from reput_broker.console.bodies import Bodies
@@ -19,22 +19,6 @@ class InvalidQuery(Exception):
     """A parameter of a page is missing or invalid; the text says which, and what is valid."""
 
 
-class Cluster(Protocol):
-    """The brokers of the cluster, asked with the rights of a page's user."""
-
-    async def all(self) -> list[Member]:
-        """Return them, this one among them."""
-
-    async def admin(self, member: Member) -> Admin:
-        """Return a client of another one; a context manager, which connects."""
-
-    def heard(self, member: Member) -> None:
-        """Note that one has answered."""
-
-    def missed(self, member: Member, error: str) -> None:
-        """Note that one has not answered."""
-
-
 class Source(NamedTuple):
     """What a page has.
 
@@ -42,14 +26,14 @@ class Source(NamedTuple):
         admin: a client of the broker that the page is about: this one, or another one of the cluster.
         at_ms: the time of this broker's clock.
         own_admin: a client of this broker.
-        cluster: all brokers.
+        cluster: all brokers, asked with the rights of the page's user.
         bodies: what this broker's configuration says of messages; so does `serves_sql`.
     """
 
     admin: Admin
     at_ms: int
     own_admin: Admin
-    cluster: Cluster
+    cluster: AskedCluster
     bodies: Bodies
     serves_sql: bool
 
