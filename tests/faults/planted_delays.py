@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_broker.delay import delayed_record, timer_feed
+from reput_broker.delay import delayed_record, deliverer
 from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_log import TimerLog
@@ -64,4 +64,4 @@ def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 def fired_with_the_slot(patch: pytest.MonkeyPatch) -> None:
     """All messages of a second are delivered with it, at any millisecond."""
-    patch.setattr(timer_feed, "_due_ms", lambda _, slot_ms: slot_ms)
+    patch.setattr(deliverer, "_due_ms", lambda _, slot_ms: slot_ms)

@@ -129,7 +129,7 @@ def level_not_repeated() -> None:
 
 def changes_answered_at_once() -> None:
     """a master answers commits and changes of tables before the in-sync set has them"""
-    from reput_broker.ha.election.copies import TableCopies
+    from reput_broker.ha.election.in_sync_set import TableCopies
 
     TableCopies._counts = property(lambda _: False)  # type: ignore[method-assign,assignment]
 

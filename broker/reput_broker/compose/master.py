@@ -15,8 +15,8 @@ from reput_broker.compose.storage import Storage
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.membership import GroupMembersFile
 from reput_broker.ha.admission import Group, SlaveAdmission
-from reput_broker.ha.election.copies import LogCopies, TableCopies, not_announced
 from reput_broker.ha.election.elector import Leadership, slave_id
+from reput_broker.ha.election.in_sync_set import LogCopies, TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor, TableSyncProcessor
 from reput_broker.ha.replication_lag import ReplicationProgress

@@ -18,10 +18,9 @@ from typing_extensions import override
 
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.delayed_record import DelayedRecord
-from reput_broker.delay.deliverer import Deliverer, LevelCounts, Stuck
+from reput_broker.delay.deliverer import LOADED_MAX, Deliverer, LevelCounts, Stuck, TimerFeed
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
-from reput_broker.delay.timer_feed import LOADED_MAX, TimerFeed
 from reput_broker.delay.waiting_messages import Cancelled, Canceller, WaitingMessages, WalkCursor, has_key
 from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.arrivals import Arrivals
