@@ -83,7 +83,7 @@ def user_store_options(command: _Command) -> _Command:
 
 
 def _file(path: str | None, config: str | None, data_dir: str | None) -> UserFile:
-    from reput_broker.access.opening import user_file_of
+    from reput_broker.access.control import user_file_of
     from reput_broker.access.user_file import UserFile
     from reput_broker.config.loading import load_config
 

@@ -37,7 +37,7 @@ from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of, listen
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.transactions.feature import TransactionFeature
-from reput_broker.transactions.transaction_table import TransactionTable
+from reput_broker.transactions.half_messages import TransactionTable
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader

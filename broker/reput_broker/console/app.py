@@ -35,10 +35,9 @@ from reput_broker.access.model import OPERATOR, Account, Need
 from reput_broker.access.pages import LASTS_S, USER, Logins, TooManyAttempts
 from reput_broker.console import dead_letters, messages, pages, reading
 from reput_broker.console.actions import ACTIONS, Action, offered
-from reput_broker.console.bodies import Bodies
 from reput_broker.console.figures import LiveFigures, SharedAnswers
 from reput_broker.console.members import AskedCluster, Members
-from reput_broker.console.source import InvalidQuery, Query, Source
+from reput_broker.console.source import Bodies, InvalidQuery, Query, Source
 from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
 from reput_protocol.codes import RequestCode

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from reput_broker.observe.counters import REQUEST_SECONDS
-from reput_broker.observe.history.columns import COLUMNS, NOTHING, PUT_COUNTS
+from reput_broker.observe.history.file import COLUMNS, NOTHING, PUT_COUNTS
 from reput_broker.observe.history.recorder import History, Sample, facts
 from reput_broker.observe.metrics import MetricsSources
 

@@ -16,7 +16,7 @@ from reput_broker.console import dead_letters
 from reput_broker.console.figures import shown
 from reput_broker.console.members import TIMEOUT_S, Member
 from reput_broker.console.source import ROWS_MAX, Query, Source
-from reput_broker.observe.history.columns import COLUMNS
+from reput_broker.observe.history.file import COLUMNS
 from reput_protocol.commands.group_description import GroupQueue, GroupSummary
 from reput_protocol.commands.history import ROWS_MAX as HISTORY_ROWS_MAX
 from reput_protocol.commands.history import BrokerHistory

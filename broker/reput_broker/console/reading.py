@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from reput_broker.console.messages import stored_ms_of, summary_of
-from reput_broker.console.source import InvalidQuery, Query, Source
+from reput_broker.console.source import Bodies, InvalidQuery, Query, Source
 from reput_client.message_json import NOT_DECODED
 from reput_protocol.commands.query import TIME_MAX_MS
 from reput_protocol.errors import FilterSyntaxError, PermissionDenied, ReputError
@@ -28,7 +28,6 @@ from reput_protocol.printable import printable_json
 from reput_protocol.properties import encode_properties
 
 if TYPE_CHECKING:
-    from reput_broker.console.bodies import Bodies
     from reput_client.admin.topics import FetchedMessages
     from reput_client.received import ReceivedMessage
     from reput_protocol.filter.sql import SqlFilter

@@ -1,7 +1,7 @@
 """A slave: copies the log of its master (RocketMQ: DefaultHAClient).
 
 Before each connection to the log of a Reput master, the slave compares its history with the master's
-(`log_comparison.py`). RocketMQ's masters do not describe theirs. In any case, the last record of this log must be the
+(`epochs.py`). RocketMQ's masters do not describe theirs. In any case, the last record of this log must be the
 one that the master has there.
 
 What arrives is appended as whole, checked records, so that this log always ends with one. The slave reports what cannot
@@ -22,9 +22,8 @@ import structlog
 import trio
 
 from reput_broker.ha.admission import Group, old_proof_frame, prove
-from reput_broker.ha.epochs import Epoch, EpochFile
+from reput_broker.ha.epochs import Epoch, EpochFile, OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
-from reput_broker.ha.log_comparison import OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
 from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.namesrv.members import GroupMembers

@@ -28,8 +28,8 @@ from reput_broker.pop.revive_service import PopReviveService
 from reput_broker.pop.state import InFlightMessages, PopQueues, PopState, ReviveLog
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
-from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.tables import MessageRequestModes
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import MessageModel, Perm, RequestCode, ResponseCode
 from reput_protocol.commands.pop import (

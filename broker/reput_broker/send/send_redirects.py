@@ -19,8 +19,7 @@ from reput_broker.send.retry_records import DeadLetterReason, dead_letter, reaso
 from reput_broker.send.send_records import Redirected, check_size
 from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.tenure.core import Core
-from reput_broker.transactions.half_messages import half_record
-from reput_broker.transactions.transaction_table import TransactionTable
+from reput_broker.transactions.half_messages import TransactionTable, half_record
 from reput_protocol import properties as names
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ErrorCode

@@ -23,15 +23,17 @@ import structlog
 import trio
 
 from reput_broker.remoting.request import Refusal
-from reput_broker.staging.batches import CommittedBatch, marker_of, read_marker
-from reput_broker.staging.intent import (
+from reput_broker.staging.batches import (
+    CommittedBatch,
     Decision,
     Intent,
     StagingFacts,
     begin_marker,
     give_up_marker,
     is_intent,
+    marker_of,
     read_intent,
+    read_marker,
 )
 from reput_broker.staging.publisher import Publisher, StagedCopies, records_from
 from reput_broker.staging.staging_file import PlacedBlock, StagingFile

@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from reput_broker.put.progress import Position
-from reput_broker.staging.intent import CopyPlace, Intent, Queue, QueuePlace, StagingFacts
+from reput_broker.staging.batches import CopyPlace, Intent, Queue, QueuePlace, StagingFacts
 from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
 from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import StoreDamaged

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from reput_broker.access.opening import Access
+from reput_broker.access.control import Access
 from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.group_access import GroupAccess

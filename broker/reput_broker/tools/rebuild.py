@@ -27,9 +27,9 @@ from reput_broker.store.opening.foreign_files import files_below
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.tools.index_raw import index_sizes
-from reput_broker.tools.queue_ends import queues_digest, units_of
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.verify import Verification
+from reput_broker.tools.verify_queues import queues_digest, units_of
 from reput_protocol.printable import counted
 from reput_protocol.record.dispatch_rows import scan_dispatch
 from reput_protocol.store.files import replaced

@@ -20,11 +20,11 @@ from typing import NamedTuple
 from reput_broker.store.base.file_io import make_directories, sync_directory, write_all, zero_range
 from reput_broker.store.log.walk import LOST_PAGE, can_be_topic
 from reput_broker.tools.index_raw import index_sizes
-from reput_broker.tools.queue_ends import queue_ends, queues_digest
 from reput_broker.tools.rebuild import refuse_other_delays, refuse_other_queues
 from reput_broker.tools.tables import table_in_force
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_checkpoint import checkpoint_min_time
+from reput_broker.tools.verify_queues import queue_ends, queues_digest
 from reput_protocol.printable import counted
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
 from reput_protocol.record.dispatch_rows import topic_text

@@ -20,7 +20,10 @@ from reput_broker.tables.topic_access import no_topic
 from reput_broker.tenure.core import Core
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,
+    HalfCopy,
     HalfMessage,
+    HalfState,
+    TransactionTable,
     check_body,
     committed_record,
     discarded_record,
@@ -30,7 +33,6 @@ from reput_broker.transactions.half_messages import (
 from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpWriter
 from reput_broker.transactions.queue_reader import read_entry, record_at
 from reput_broker.transactions.recovery import HalfQueue
-from reput_broker.transactions.transaction_table import HalfCopy, HalfState, TransactionTable
 from reput_protocol.codes import RequestCode, ResponseCode, TransactionState
 from reput_protocol.commands.transaction import (
     CheckTransactionHeader,

@@ -23,10 +23,15 @@ from reput_broker.store.base.dispatch import DispatchBatch
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.transactions.half_messages import HALF_QUEUE_ID, half_message_of
+from reput_broker.transactions.half_messages import (
+    HALF_QUEUE_ID,
+    HalfCopy,
+    HalfState,
+    TransactionTable,
+    half_message_of,
+)
 from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpMessage, OpQueue, half_offsets_of
 from reput_broker.transactions.queue_reader import read_entry, record_at
-from reput_broker.transactions.transaction_table import HalfCopy, HalfState, TransactionTable
 from reput_protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,

@@ -17,7 +17,7 @@ import trio
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.engine import GroupRecord, Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
-from reput_broker.ha.log_comparison import OwnLog, lacks
+from reput_broker.ha.epochs import OwnLog, lacks
 from reput_broker.ha.master_proof import MasterClient
 from reput_broker.namesrv.members import GroupMembers
 from reput_protocol.codes import RequestCode, ResponseCode

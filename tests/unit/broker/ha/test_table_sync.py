@@ -15,7 +15,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.state import DelayState
 from reput_broker.groups.membership import Membership
 from reput_broker.ha.replica_state import TableSyncProcessor
-from reput_broker.tables.message_request_modes import MessageRequestModes
+from reput_broker.tables.tables import MessageRequestModes
 from reput_client import Message, Producer
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.pop import MessageRequestMode

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from reput_broker.staging import staging_file as staging_files
-from reput_broker.staging.batches import CommittedBatch, CommittedBatches, marker_of, read_marker
-from reput_broker.staging.intent import (
+from reput_broker.staging.batches import (
+    CommittedBatch,
+    CommittedBatches,
     CopyPlace,
     Intent,
     QueuePlace,
@@ -19,7 +20,9 @@ from reput_broker.staging.intent import (
     begin_marker,
     give_up_marker,
     is_intent,
+    marker_of,
     read_intent,
+    read_marker,
 )
 from reput_broker.staging.staging_file import StagingFile, StagingKey, runs_of
 from reput_broker.staging.staging_table import StagingTable, remove
