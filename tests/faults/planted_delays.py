@@ -55,8 +55,9 @@ def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
 
     def put(cancelling: Canceller, delayed: DelayedRecord, record: Record) -> PutResult:
         with pytest.MonkeyPatch.context() as inner:
-            done = PutResult(PutStatus.PUT_OK, 0, 0, cancelling._store.max_physical_offset)
-            inner.setattr(cancelling._store, "put_record", lambda _: done)
+            store = cancelling._core.store
+            done = PutResult(PutStatus.PUT_OK, 0, 0, store.max_physical_offset)
+            inner.setattr(store, "put_record", lambda _: done)
             return real(cancelling, delayed, record)
 
     patch.setattr(Canceller, "_put", put)

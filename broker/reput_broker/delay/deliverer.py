@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import structlog
@@ -39,11 +39,10 @@ from reput_broker.delay.timer_log import NO_POSITION, TimerUnit
 from reput_broker.delay.timer_message_store import Chain, Timed
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
 from reput_broker.observe.counters import UNKNOWN_TOPIC
-from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.base.errors import DiskFull, FileNotMade
 from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tenure.core import Core
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from reput_protocol.properties import find_property
@@ -75,12 +74,9 @@ class TimerFeed:
         store: MessageStore,
         reader: RecordReader,
     ) -> None:
-        self._timers = state.timers
+        self._state = state
         self._store = store
         self._reader = reader
-        self._cancelled = state.cancelled
-        self._consumed = state.consumed
-        self._stats = state.stats
         self._names = state.topic_names
 
     # -- from the queue into slots -------------------------------------------------------------------------
@@ -88,12 +84,12 @@ class TimerFeed:
     @property
     def is_behind(self) -> bool:
         """Whether messages of the queue have no unit, or the wheel is missing."""
-        return self.behind > 0 or self._timers.lacks_wheel
+        return self.behind > 0 or self._state.timers.lacks_wheel
 
     @property
     def behind(self) -> int:
         """Number of messages in the queue without a unit, delete messages included."""
-        return max(0, self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self._timers.queue_offset)
+        return max(0, self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self._state.timers.queue_offset)
 
     async def take_from_queue(self, now_ms: int) -> int:
         """Give the next messages of the queue their units; return how many, 0 if there are none or no
@@ -103,10 +99,10 @@ class TimerFeed:
             DiskFull, FlushFailed, OSError: a file could not be made; the messages stay in the
                 queue.
         """
-        timers = self._timers
+        timers = self._state.timers
         low = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
         if timers.queue_offset < low:
-            self._stats.dropped["lost"] += low - timers.queue_offset
+            self._state.stats.dropped["lost"] += low - timers.queue_offset
             timers.skip(low - timers.queue_offset)
         units = self._store.queue_units(TIMER_TOPIC, 0, timers.queue_offset, _RECORDS_A_STEP)
         places = [(physical_offset, size) for physical_offset, size, _ in units]
@@ -142,14 +138,14 @@ class TimerFeed:
             cancels=cancels is not None,
             stays=cancels is not None and cancels.born_ms is not None,
             # The delete message of a cancelled one follows it.
-            is_done=physical_offset in self._consumed or physical_offset in self._cancelled,
+            is_done=physical_offset in self._state.consumed or physical_offset in self._state.cancelled,
         )
-        return timed._replace(is_done=True) if self._timers.was_finished(queue_offset, timed) else timed
+        return timed._replace(is_done=True) if self._state.timers.was_finished(queue_offset, timed) else timed
 
     def _note_added(self, entry: Timed, delayed: DelayedRecord | None, slot: ActiveSlot | None) -> None:
         if delayed is None:
             data = None if entry.size <= 0 else self._store.record_at(entry.physical_offset)
-            self._stats.dropped["lost" if data is None else "unreadable"] += 1
+            self._state.stats.dropped["lost" if data is None else "unreadable"] += 1
         elif entry.is_done:
             pass
         elif entry.cancels:
@@ -157,8 +153,8 @@ class TimerFeed:
             assert cancels is not None
             self._apply_delete(delayed, cancels, slot)
         elif not delayed.rolled:
-            self._stats.waiting[delayed.topic] += 1
-            self._stats.note_sent_ahead(delayed.topic, max(0, entry.due_ms - entry.stored_ms) / 1000)
+            self._state.stats.waiting[delayed.topic] += 1
+            self._state.stats.note_sent_ahead(delayed.topic, max(0, entry.due_ms - entry.stored_ms) / 1000)
             self._names[entry.topic_hash] = delayed.topic
 
     def _apply_delete(self, delayed: DelayedRecord, cancels: DeleteId, slot: ActiveSlot | None) -> None:
@@ -167,33 +163,35 @@ class TimerFeed:
         If the slot is not active, loading its chain finds the delete message.
         """
         target = origin_of(delayed.record)
-        was_heeded = target in self._cancelled
+        was_heeded = target in self._state.cancelled
         if target is not None:
-            self._cancelled.discard(target)
+            self._state.cancelled.discard(target)
         if slot is not None:
             slot.deletes.setdefault(cancels, None if was_heeded else delayed.topic)
         if not was_heeded and not delayed.rolled:
-            self._stats.waiting[delayed.topic] -= 1
+            self._state.stats.waiting[delayed.topic] -= 1
 
     # -- from slots into memory ----------------------------------------------------------------------------
 
     def finish_slots(self, now_ms: int) -> None:
         """Move past finished slots; correct the counts for delete messages that cancelled nothing."""
-        for topic in self._timers.finish_slots(now_ms):
-            self._stats.waiting[topic] += 1
+        for topic in self._state.timers.finish_slots(now_ms):
+            self._state.stats.waiting[topic] += 1
 
     async def load(self, chain: Chain) -> None:
         """Load the messages of an active slot into memory."""
-        slot = self._timers.active.slots[chain.slot_ms]
+        slot = self._state.timers.active.slots[chain.slot_ms]
         offsets, sizes, rolls, hashes = array("q"), array("l"), bytearray(), array("l")
         deletes: list[TimerUnit] = []
         position = chain.last
         while position != NO_POSITION:
-            units, position = await trio.to_thread.run_sync(self._timers.log.chain, position, _UNITS_A_STEP)
+            units, position = await trio.to_thread.run_sync(
+                self._state.timers.log.chain, position, _UNITS_A_STEP
+            )
             for unit in units:
                 if unit.cancels:
                     deletes.append(unit)
-                elif unit.physical_offset not in self._consumed:
+                elif unit.physical_offset not in self._state.consumed:
                     offsets.append(unit.physical_offset)
                     sizes.append(unit.record_size)
                     rolls.append(unit.rolls)
@@ -206,12 +204,12 @@ class TimerFeed:
             for (physical_offset, size), data, is_rolling, topic_hash in zip(
                 places, found, reversed(rolls[part]), reversed(hashes[part]), strict=True
             ):
-                if physical_offset in self._cancelled:
+                if physical_offset in self._state.cancelled:
                     continue  # its delete message follows it
                 if data is None:  # lost: the hash is the only trace of its topic
-                    self._stats.waiting[self._names.get(topic_hash, UNKNOWN_TOPIC)] -= 1
+                    self._state.stats.waiting[self._names.get(topic_hash, UNKNOWN_TOPIC)] -= 1
                 due_ms = chain.slot_ms if is_rolling else _due_ms(data, chain.slot_ms)
-                self._timers.active.push(
+                self._state.timers.active.push(
                     Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling))
                 )
             await trio.lowlevel.checkpoint()
@@ -258,13 +256,13 @@ class LevelCounts:
         store: MessageStore,
         reader: RecordReader,
     ) -> None:
-        self._levels = state.levels
+        self._state = state
         self._store = store
         self._reader = reader
-        self._cancelled = state.cancelled
-        self._stats = state.stats
-        self._marks = dict.fromkeys((level.number for level in self._levels.levels), 0)
-        self._counted: dict[int, Counter[str]] = {level.number: Counter() for level in self._levels.levels}
+        self._marks = dict.fromkeys((level.number for level in self._state.levels.levels), 0)
+        self._counted: dict[int, Counter[str]] = {
+            level.number: Counter() for level in self._state.levels.levels
+        }
 
     def finished(self, topic: str, level: int, place: int) -> None:
         """Subtract a finished message if it has been counted.
@@ -277,19 +275,19 @@ class LevelCounts:
             if place >= self._marks[level]:
                 return
             self._counted[level][topic] -= 1
-        self._stats.waiting[topic] -= 1
+        self._state.stats.waiting[topic] -= 1
 
     def recount(self, level: Level) -> None:
         """Count a level again, since the topics of its lost messages are unknown."""
         for topic, number in self._counted[level.number].items():
-            self._stats.waiting[topic] -= number
+            self._state.stats.waiting[topic] -= number
         self._counted[level.number].clear()
         self._marks[level.number] = 0
 
     async def step(self) -> int:
         """Count some messages; return how many, 0 if all have been counted."""
         counted = 0
-        for level, _ in self._levels.waiting():
+        for level, _ in self._state.levels.waiting():
             counted += await self._count(level)
         return counted
 
@@ -302,13 +300,13 @@ class LevelCounts:
             if (
                 number >= level.next_offset
                 and number not in level.done_ahead
-                and place[0] not in self._cancelled
+                and place[0] not in self._state.cancelled
             ):
                 topic = None if data is None else find_property(RecordView(data, 0).properties, b"REAL_TOPIC")
                 if topic is not None:
                     name = topic.decode("utf-8", "replace")
                     self._counted[level.number][name] += 1
-                    self._stats.waiting[name] += 1
+                    self._state.stats.waiting[name] += 1
         self._marks[level.number] = mark + len(places)
         return len(places)
 
@@ -330,30 +328,15 @@ class Stuck(Exception):
 class Deliverer:
     """Moves due messages into their queues. One owner, one step at a time."""
 
-    def __init__(
-        self,
-        state: DelayState,
-        counts: LevelCounts,
-        store: MessageStore,
-        puts: OwnPuts,
-        reader: RecordReader,
-        topics: TopicConfigManager,
-        *,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._puts = puts
-        self._reader = reader
-        self._topics = topics
-        self._levels = state.levels
-        self._timers = state.timers
-        self._cancelled = state.cancelled
-        self._stats = state.stats
+    def __init__(self, core: Core, state: DelayState, counts: LevelCounts, reader: RecordReader) -> None:
+        self._core = core
+        self._state = state
         self._counts = counts
-        self._clock_ms = clock_ms
-        self._store_host = store.options.host.packed()
-        self._with_crc = store.options.record_crc
-        self._put_bytes_max = min(_PUT_BYTES_MAX, store.options.commit_log_file_size // 4)
+        self._reader = reader
+        options = core.store.options
+        self._store_host = options.host.packed()
+        self._with_crc = options.record_crc
+        self._put_bytes_max = min(_PUT_BYTES_MAX, options.commit_log_file_size // 4)
 
     async def step(self, *, with_timers: bool = True) -> int:
         """Deliver some due messages; return how many were handled, 0 if none is due.
@@ -361,9 +344,9 @@ class Deliverer:
         Raises:
             Stuck: the store refuses writes now; unfinished messages stay due.
         """
-        now_ms = self._clock_ms()
-        timed = self._timers.active.take(now_ms, _TAKEN_MAX) if with_timers else []
-        dues = timed + self._levels.take(now_ms, max(_TAKEN_OF_LEVELS_MIN, _TAKEN_MAX - len(timed)))
+        now_ms = self._core.clock_ms()
+        timed = self._state.timers.active.take(now_ms, _TAKEN_MAX) if with_timers else []
+        dues = timed + self._state.levels.take(now_ms, max(_TAKEN_OF_LEVELS_MIN, _TAKEN_MAX - len(timed)))
         if not dues:
             return 0
         try:
@@ -371,13 +354,13 @@ class Deliverer:
             for copies in self._copies(dues, found, now_ms):
                 await self._put(copies)
         finally:
-            self._timers.active.give_back(due for due in timed if self._is_open(due))
+            self._state.timers.active.give_back(due for due in timed if self._is_open(due))
         return len(dues)
 
     @property
     def next_ms(self) -> int | None:
         """When the next message in memory or of a level is due; None if none waits."""
-        times = (self._timers.active.next_ms, self._levels.next_ms(self._clock_ms()))
+        times = (self._state.timers.active.next_ms, self._state.levels.next_ms(self._core.clock_ms()))
         return min((time for time in times if time is not None), default=None)
 
     # -- what is put ---------------------------------------------------------------------------------------
@@ -418,7 +401,7 @@ class Deliverer:
             return None
         # What was put back into the wheel has a later time than the message had first.
         stored_ms = 0 if delayed.rolled else delayed.record.store_timestamp_ms
-        config = self._topics.of_accepted(delayed.topic, delayed.queue_id, stored_ms)
+        config = self._core.tables.topics.of_accepted(delayed.topic, delayed.queue_id, stored_ms)
         if config is None or delayed.topic == TRANS_HALF_TOPIC:
             self._drop(due, delayed, "no_topic")
             return None
@@ -441,7 +424,7 @@ class Deliverer:
         return Copy(due, delayed, TIMER_TOPIC, 0, data)
 
     def _is_deleted(self, due: Due, delayed: DelayedRecord) -> bool:
-        deletes = self._timers.active.slots[due.place].deletes
+        deletes = self._state.timers.active.slots[due.place].deletes
         if not deletes:
             return False
         for delete in delayed.cancelled_by:
@@ -455,7 +438,7 @@ class Deliverer:
     async def _put(self, copies: list[Copy]) -> None:
         size = sum([len(copy.data) for copy in copies])
         try:
-            await self._puts.under_lock(size, lambda: self._put_now(copies))
+            await self._core.puts.own.under_lock(size, lambda: self._put_now(copies))
         except (DiskFull, FileNotMade) as error:
             raise Stuck(str(error)) from error
 
@@ -463,9 +446,9 @@ class Deliverer:
         copies = [copy for copy in copies if self._is_open(copy.due)]
         if not copies:
             return
-        before = self._store.max_physical_offset
+        before = self._core.store.max_physical_offset
         first = copies[0]
-        result = self._store.put_encoded(first.topic, first.queue_id, [copy.data for copy in copies])
+        result = self._core.store.put_encoded(first.topic, first.queue_id, [copy.data for copy in copies])
         if result.status is PutStatus.MESSAGE_ILLEGAL:  # one of them is too large for a file of the log
             if len(copies) == 1:
                 self._drop(first.due, first.delayed, "refused")
@@ -475,14 +458,14 @@ class Deliverer:
             return
         if result.status is not PutStatus.PUT_OK:
             raise Stuck(str(result.status))
-        self._puts.wrote()
+        self._core.puts.own.wrote()
         for copy in copies:
             self._delivered(copy, before, result.store_timestamp_ms)
 
     # -- what became of it ---------------------------------------------------------------------------------
 
     def _delivered(self, copy: Copy, before: int, stored_ms: int) -> None:
-        stats = self._stats
+        stats = self._state.stats
         if copy.topic == TIMER_TOPIC:
             stats.rolled += 1
         else:
@@ -492,7 +475,7 @@ class Deliverer:
         self._done(copy.due, before)
 
     def _drop(self, due: Due, delayed: DelayedRecord | None, reason: str) -> None:
-        self._stats.note_dropped(reason, due.physical_offset)
+        self._state.stats.note_dropped(reason, due.physical_offset)
         if delayed is not None:
             self._counts.finished(delayed.topic, due.level, due.place)
         self._done(due, None)
@@ -506,11 +489,11 @@ class Deliverer:
 
     def _done(self, due: Due, delivered_from: int | None) -> None:
         if due.level:
-            self._levels.done(due, delivered_from=delivered_from)
+            self._state.levels.done(due, delivered_from=delivered_from)
         else:
-            self._timers.active.done(due.physical_offset, delivered_from=delivered_from)
+            self._state.timers.active.done(due.physical_offset, delivered_from=delivered_from)
 
     def _is_open(self, due: Due) -> bool:
         if due.level:
-            return due.physical_offset not in self._cancelled
-        return self._timers.active.is_waiting(due.physical_offset)
+            return due.physical_offset not in self._state.cancelled
+        return self._state.timers.active.is_waiting(due.physical_offset)

@@ -36,11 +36,11 @@ from reput_broker.delay.record_reader import RecordRange, RecordReader
 from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_log import NO_POSITION
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
-from reput_broker.put.own_puts import OwnPuts
 from reput_broker.remoting.request import Refusal
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tenure.core import Core
 from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -282,22 +282,11 @@ class _Found:
 class Canceller:
     """Cancels delayed messages. Without an index, it searches everything that waits."""
 
-    def __init__(
-        self,
-        state: DelayState,
-        counts: LevelCounts,
-        store: MessageStore,
-        puts: OwnPuts,
-        waiting: WaitingMessages,
-        *,
-        clock_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, core: Core, state: DelayState, counts: LevelCounts, waiting: WaitingMessages) -> None:
+        self._core = core
         self._state = state
         self._counts = counts
-        self._store = store
-        self._puts = puts
         self._waiting = waiting
-        self._clock_ms = clock_ms
         self._limiter = trio.CapacityLimiter(1)
 
     async def cancel(self, topic: str, key: str, *, is_unique_id: bool = False) -> list[Cancelled]:
@@ -312,7 +301,7 @@ class Canceller:
         results: dict[int, Cancelled] = {}
         moved: set[int] = set()
         while True:
-            self._puts.wrote()
+            self._core.puts.own.wrote()
             await self._waiting.until_walked()
             found = await self._find(topic, key, is_unique_id=is_unique_id)
             has_moved = False
@@ -322,7 +311,7 @@ class Canceller:
                     continue
                 if found.cancels(delayed):
                     outcome = CancelOutcome.ALREADY_CANCELLED
-                    results[place] = Cancelled(delayed, outcome, self._store.wrote_offset)
+                    results[place] = Cancelled(delayed, outcome, self._core.store.wrote_offset)
                     continue
                 cancelled = await self._cancel(delayed)
                 if (
@@ -347,12 +336,12 @@ class Canceller:
     async def _find(self, topic: str, key: str, *, is_unique_id: bool) -> _Found:
         is_settled = True
         try:
-            self._store.complete_index()
+            self._core.store.complete_index()
         except DiskFull:
             is_settled = False
         records: list[bytes] = []
         for delay_topic in (SCHEDULE_TOPIC, TIMER_TOPIC, DELAY_CANCEL_TOPIC):
-            find = partial(self._store.query_message, delay_topic, key, _FOUND_MAX, for_clients=False)
+            find = partial(self._core.store.query_message, delay_topic, key, _FOUND_MAX, for_clients=False)
             found = await trio.to_thread.run_sync(find, limiter=self._limiter)
             is_settled = is_settled and found.is_complete and len(found.records) < _FOUND_MAX
             records += found.records
@@ -375,11 +364,11 @@ class Canceller:
         if self._is_far(delayed):
             slot_with = self._state.timers.slot_with
             slot_ms = await trio.to_thread.run_sync(slot_with, delayed.physical_offset, limiter=self._limiter)
-        record = cancel_record(delayed, slot_ms or slot_of(delayed.out_ms), self._clock_ms())
+        record = cancel_record(delayed, slot_ms or slot_of(delayed.out_ms), self._core.clock_ms())
         size = len(record.properties) + _RECORD_BYTES
         while True:
             try:
-                cancelled = await self._puts.under_lock(
+                cancelled = await self._core.puts.own.under_lock(
                     size, lambda: self._cancel_now(delayed, slot_ms, record)
                 )
             except DiskFull as error:
@@ -393,7 +382,7 @@ class Canceller:
     def _cancel_now(self, delayed: DelayedRecord, slot_ms: int | None, record: Record) -> Cancelled | None:
         """Decide and put the record; None if slots must be loaded first."""
         if delayed.physical_offset in self._state.cancelled:
-            return Cancelled(delayed, CancelOutcome.ALREADY_CANCELLED, self._store.wrote_offset)
+            return Cancelled(delayed, CancelOutcome.ALREADY_CANCELLED, self._core.store.wrote_offset)
         if self._is_waiting(delayed, slot_ms):
             return Cancelled(delayed, CancelOutcome.CANCELLED, self._put(delayed, record).end_offset)
         if not delayed.level and self._state.timers.active.is_loading:
@@ -414,13 +403,13 @@ class Canceller:
         return slot_ms is not None and slot_ms >= timers.active_until
 
     def _put(self, delayed: DelayedRecord, record: Record) -> PutResult:
-        result = self._store.put_record(record)
+        result = self._core.store.put_record(record)
         if result.status is not PutStatus.PUT_OK:
             code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
             raise Refusal(
                 code, f"the cancellation cannot be stored ({result.status}); the message still waits"
             )
-        self._puts.wrote()
+        self._core.puts.own.wrote()
         state, queue_offset = self._state, delayed.record.queue_offset
         state.cancelled.add(delayed.physical_offset)
         if delayed.level:
