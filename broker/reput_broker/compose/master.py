@@ -41,7 +41,6 @@ from reput_broker.transactions.half_messages import TransactionTable
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
-from reput_protocol.names import revive_topic
 
 
 class MasterParts(RoleParts):
@@ -126,16 +125,7 @@ class MasterParts(RoleParts):
         if leadership is not None:
             leadership.fence.who_may_lead = self._members.who_may_lead
             handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: core.store.is_confirmed)
-        sync = TableSyncProcessor(
-            core.store,
-            core.tables,
-            self._delays,
-            self.staging.batches_version,
-            handlers,
-            core.groups.membership,
-            core.clock_ms,
-            revive_topic=revive_topic(core.config.cluster),
-        )
+        sync = TableSyncProcessor(core, self._delays, self.staging.batches_version, handlers)
         handlers = {**handlers, **sync.handlers(), RequestCode.AWAIT_TABLE_CHANGES: not_announced}
         names = core.config.cluster, core.config.broker_name
         if self._admission is not None:

@@ -19,7 +19,6 @@ from zlib import crc32
 import trio
 
 from reput_broker.delay.state import DelayState
-from reput_broker.groups.membership import Membership
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.namesrv.members import GroupMembers
@@ -32,9 +31,7 @@ from reput_broker.remoting.request import (
     serves,
     write_in_turns,
 )
-from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion
-from reput_broker.tables.tables import Tables
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import encode_json
@@ -46,7 +43,7 @@ from reput_protocol.commands.table_sync import (
     SyncTableHeader,
     SyncTableResult,
 )
-from reput_protocol.names import POP_PASSED_GROUP
+from reput_protocol.names import POP_PASSED_GROUP, revive_topic
 from reput_protocol.wire.header import Value
 
 PART_BYTES: Final = 4 << 20
@@ -198,30 +195,19 @@ class TableSyncProcessor:
     Args:
         batches_version: returns the version of the table of sinks' batches.
         handlers: those that answer 21, 45, 201 and 700060 with the table.
-        revive_topic: of the check points.
     """
 
     def __init__(
         self,
-        store: MessageStore,
-        tables: Tables,
+        core: Core,
         delays: DelayState,
         batches_version: Callable[[], DataVersion],
         handlers: Mapping[int, Handler],
-        membership: Membership,
-        clock_ms: Callable[[], int],
-        *,
-        revive_topic: str,
     ) -> None:
-        self._store = store
-        self._offsets = tables.offsets
-        self._revive_topic = revive_topic
-        self._offsets_version, self._until = "", 0
-        self._request_modes = tables.request_modes
-        self._schedules = tables.schedules
+        self._core = core
         self._delays = delays
-        self._membership = membership
-        self._clock_ms = clock_ms
+        self._offsets_version, self._until = "", 0
+        tables, online = core.tables, core.groups.membership.online
         self._run = run = secrets.token_hex(4)
         self._parts = TableParts()
         served: dict[int, Callable[[], str]] = {
@@ -236,13 +222,13 @@ class TableSyncProcessor:
                 lambda: f"{run}-{tables.request_modes.changes}",
                 self.request_modes,
             ),
-            RequestCode.GET_GROUP_MEMBERS: (lambda: f"{run}-{membership.online.changes}", self.group_members),
+            RequestCode.GET_GROUP_MEMBERS: (lambda: f"{run}-{online.changes}", self.group_members),
             RequestCode.GET_ALL_SCHEDULES: (lambda: f"{run}-{tables.schedules.changes}", self.schedules),
             RequestCode.GET_TIMER_CHECK_POINT: (self._timer_version, self.timer_checkpoint),
         }
         """What returns the version of a table, and what answers with it; the offsets have an answer of their own."""
         versions = {code: version for code, (version, _) in self._tables.items()}
-        versions[RequestCode.GET_ALL_CONSUMER_OFFSET] = lambda: self._offsets.changes_version
+        versions[RequestCode.GET_ALL_CONSUMER_OFFSET] = lambda: tables.offsets.changes_version
         self._announced = [versions[code] for code in ANNOUNCED_TABLES]
 
     def handlers(self) -> dict[int, Handler]:
@@ -257,7 +243,7 @@ class TableSyncProcessor:
     async def _answer(self, version: Callable[[], str], handler: Handler, request: Request) -> Handled:
         """Answer as `handler` does, with the version; without a body if the slave has that version."""
         known = SyncTableHeader.from_ext(request.ext).table_version
-        log_end, found = self._store.wrote_offset, f"{self._run}.{version()}"
+        log_end, found = self._core.store.wrote_offset, f"{self._run}.{version()}"
         ext = SyncTableResult(found, log_end).to_ext(request.header_type)
         if known == found:
             return Response(0, ext)
@@ -274,11 +260,11 @@ class TableSyncProcessor:
 
     def group_members(self, _request: Request) -> Response:
         """Answer with the members of groups, for the list of a slave that becomes the master."""
-        return Response(0, body=encode_json({"members": self._membership.to_await()}))
+        return Response(0, body=encode_json({"members": self._core.groups.membership.to_await()}))
 
     def _timer_version(self) -> str:
         is_used = self._delays.timers.is_used
-        return f"{self._store.wrote_offset}.{self._delays.timers.read_ms}" if is_used else "unused"
+        return f"{self._core.store.wrote_offset}.{self._delays.timers.read_ms}" if is_used else "unused"
 
     async def consumer_offsets(self, request: Request) -> Response:
         """Answer with the offsets of all groups, or with those that have changed since the slave's version.
@@ -287,18 +273,18 @@ class TableSyncProcessor:
         """
         known = SyncTableHeader.from_ext(request.ext).table_version
         known_offsets, _, _ = (known or "").partition(_POPS_SEPARATOR)
-        changes = self._offsets.changes_since(known_offsets)
+        changes = self._core.tables.offsets.changes_since(known_offsets)
         popped_until = self._popped_until(changes.version)
         version = f"{changes.version}{_POPS_SEPARATOR}{popped_until}"
         # Offsets name what consumers have read, which is dispatched.
-        log_end = self._store.dispatched_offset
+        log_end = self._core.store.dispatched_offset
         ext = SyncTableResult(version, log_end, changes.is_partial)
         if version == known:
             return Response(0, ext.to_ext(request.header_type))
         table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}
         if known is not None:
-            table[f"{self._revive_topic}@{POP_PASSED_GROUP}"] = {0: popped_until}
-        body = ConsumerOffsetTable(table, self._offsets.version.to_json())
+            table[f"{revive_topic(self._core.config.cluster)}@{POP_PASSED_GROUP}"] = {0: popped_until}
+        body = ConsumerOffsetTable(table, self._core.tables.offsets.version.to_json())
         return Response(0, ext.to_ext(request.header_type), await write_in_turns(body))
 
     def _popped_until(self, version: str) -> int:
@@ -307,16 +293,16 @@ class TableSyncProcessor:
         Only other offsets bring another one, so that slaves are not sent a change with every message.
         """
         if version != self._offsets_version:
-            self._offsets_version, self._until = version, self._store.dispatched_offset
+            self._offsets_version, self._until = version, self._core.store.dispatched_offset
         return self._until
 
     def request_modes(self, _request: Request) -> Response:
         """Answer with how groups consume topics, if that was set."""
-        return Response(0, body=encode_json(self._request_modes.members()))
+        return Response(0, body=encode_json(self._core.tables.request_modes.members()))
 
     def schedules(self, _request: Request) -> Response:
         """Answer with the schedules, as they are in their file."""
-        return Response(0, body=encode_json(self._schedules.members()))
+        return Response(0, body=encode_json(self._core.tables.schedules.members()))
 
     def timer_checkpoint(self, request: Request) -> Response:
         """Answer with the first 56 bytes of `config/timercheck`, as of now, and what Reput's slaves need in addition.
@@ -331,7 +317,7 @@ class TableSyncProcessor:
 
     def timer_metrics(self, _request: Request) -> Response:
         """Answer with the number of delayed messages by topic."""
-        now_ms = self._clock_ms()
+        now_ms = self._core.clock_ms()
         counts = {
             topic: {"count": count, "timeStamp": now_ms}
             for topic, count in self._delays.stats.waiting.items()

@@ -33,16 +33,8 @@ class Master:
         self.address = broker.address
         self.store, self.delays = core.store, storage_of(broker).delays
         self.modes, self.members = core.tables.request_modes, core.groups.membership
-        self._sync = TableSyncProcessor(
-            core.store,
-            core.tables,
-            self.delays,
-            parts.staging.batches_version,
-            broker.handlers,
-            core.groups.membership,
-            core.clock_ms,
-            revive_topic="r",
-        )
+        batches = parts.staging.batches_version
+        self._sync = TableSyncProcessor(core, self.delays, batches, broker.handlers)
         self._versions = self._sync.versions()
 
     def has_changed(self) -> bool:
