@@ -74,13 +74,11 @@ class ReplicaStateProcessor(Processor):
         admission: SlaveAdmission | None = None,
         on_member: Callable[[QueryReplicaStateHeader], None] = lambda _header: None,
     ) -> None:
-        self._config = core.config
-        self._store = core.store
+        self._core = core
         self._epochs = epochs
         self._members = members
         self._epoch = epoch
         self._ha_port = ha_port
-        self._tenures = core.tenures
         self._admission = admission
         self._on_member = on_member
 
@@ -91,12 +89,12 @@ class ReplicaStateProcessor(Processor):
         self._on_member(header)
         host = request.client.peer.rpartition(":")[0]
         self._members.asked(header.slave_id, header.address, host)
-        store = self._store
+        store = self._core.store
         record = None if header.record_offset < 0 else store.record_at(header.record_offset)
         epochs = self._epochs.entries
         state = ReplicaState(
-            cluster=self._config.cluster,
-            broker_name=self._config.broker_name,
+            cluster=self._core.config.cluster,
+            broker_name=self._core.config.broker_name,
             is_master=not store.options.is_replica,
             epoch=self._epoch,
             min_offset=store.min_physical_offset,
@@ -105,9 +103,9 @@ class ReplicaStateProcessor(Processor):
             epochs=[(epoch.number, epoch.start_offset) for epoch in epochs],
             confirm_offset=store.confirm_offset,
             ha_port=self._ha_port,
-            member=self._config.broker_id if self._config.election.is_on else None,
-            seen_record=self._tenures.seen_record,
-            known_confirmed=self._tenures.known_confirmed(epochs, store.max_physical_offset),
+            member=self._core.config.broker_id if self._core.config.election.is_on else None,
+            seen_record=self._core.tenures.seen_record,
+            known_confirmed=self._core.tenures.known_confirmed(epochs, store.max_physical_offset),
             record_crc=None if record is None else crc32(record),
             members=self._members.all(),
         )

@@ -7,7 +7,6 @@ It also assigns queues to members that leave their allocation to the broker (400
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 import structlog
 import trio
@@ -16,7 +15,6 @@ from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
 from reput_broker.groups.group_access import check_not_brokers
-from reput_broker.groups.membership import Membership
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.metrics import PopSources
 from reput_broker.pop.ack import AckProcessor
@@ -29,7 +27,6 @@ from reput_broker.pop.state import InFlightMessages, PopQueues, PopState, Revive
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tables.tables import MessageRequestModes
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import MessageModel, Perm, RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
@@ -95,16 +92,7 @@ class PopFeature:
         reader = RecordReader(store, core.warm_from)
         self._revive = PopReviveService(core, topic, delays.timers, reader, state.in_flight)
         core.arrivals.watch(topic, self._revive.arrived)
-        self._assignment = AssignmentProcessor(
-            TopicQueues(
-                routes,
-                config.name_servers,
-                partial(RemotingClient, tls=config.tls, credentials=config.access.credentials()),
-            ),
-            core.tables.request_modes,
-            core.tables.mode_saver,
-            core.groups.membership,
-        )
+        self._assignment = AssignmentProcessor(core, routes)
         self.processors = (
             PopProcessor(core, state),
             AckProcessor(core, state),
@@ -119,7 +107,7 @@ class PopFeature:
             self._revive.run,
             self._state.free_queues.run,
             self._save_orders,
-            *self._assignment.tasks(),
+            self._assignment.close_at_end,
         )
 
     async def _save_orders(self) -> None:
@@ -144,26 +132,76 @@ class PopFeature:
             table.forget(group=group, topic=topic)
 
 
-class TopicQueues:
-    """The readable queues of topics at all brokers, as the name servers know them.
+class AssignmentProcessor(Processor):
+    """Answers members that ask which queues to consume.
+
+    The queues of a topic at all brokers are those that the name servers know.
 
     Args:
         routes: what this broker knows by itself; the answer if no name server is configured, or none answers.
-        name_servers: `host:port` of each.
-        connect: makes a client of an address.
     """
 
-    def __init__(
-        self,
-        routes: RouteInfoManager,
-        name_servers: Sequence[str],
-        connect: Callable[[str], RemotingClient] = RemotingClient,
-    ) -> None:
+    def __init__(self, core: Core, routes: RouteInfoManager) -> None:
+        config = core.config
+        self._core = core
         self._routes = routes
-        self._clients = [connect(address) for address in name_servers]
+        self._clients = [
+            RemotingClient(address, tls=config.tls, credentials=config.access.credentials())
+            for address in config.name_servers
+        ]
         self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
 
-    async def of(self, topic: str) -> list[MessageQueue]:
+    @serves(RequestCode.QUERY_ASSIGNMENT)
+    async def query(self, request: Request) -> Response:
+        """Answer with the queues of a member; with none at all if the member should keep what it has."""
+        body = request.content(QueryAssignmentBody)
+        mode = self._core.tables.request_modes.get(body.topic, body.consumer_group)
+        if mode is None or body.topic.startswith(RETRY_PREFIX):
+            mode = MessageRequestMode(body.topic, body.consumer_group)
+        found = self._allocate(body, mode, await self._queues_of(body.topic))
+        assignments = None if found is None else [MessageQueueAssignment(queue, mode.mode) for queue in found]
+        return Response(0, body=QueryAssignmentResult(assignments).to_json())
+
+    def _allocate(
+        self, body: QueryAssignmentBody, mode: MessageRequestMode, queues: list[MessageQueue]
+    ) -> list[MessageQueue] | None:
+        if not queues:
+            return None
+        if body.message_model is MessageModel.BROADCASTING:
+            return queues
+        members = self._core.groups.membership.client_ids(body.consumer_group)
+        strategy = STRATEGIES.get(body.strategy_name)
+        if strategy is None:
+            log.warning(
+                "allocation_unknown",
+                group=body.consumer_group,
+                strategy=body.strategy_name[:80],
+                hint=f"use one of {', '.join(STRATEGIES)}",
+            )
+            return None
+        if body.client_id not in members:  # its heartbeat has not come yet
+            return None
+        if mode.mode == POP:
+            return allocate_for_pop(queues, members, body.client_id, strategy, mode.pop_share_queue_num)
+        return strategy(queues, members, body.client_id)
+
+    @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
+    async def set_mode(self, request: Request) -> Response:
+        """Set how a group consumes a topic, which may both be created later; it is saved before the answer."""
+        mode = request.content(MessageRequestMode)
+        if mode.topic.startswith(RETRY_PREFIX):
+            raise Refusal(
+                ErrorCode.NO_PERMISSION, "a retry topic is always pulled; set the mode of its topic"
+            )
+        if mode.mode not in (PULL, POP):
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"mode {mode.mode[:40]!r} is neither PULL nor POP")
+        check_topic(mode.topic)
+        check_not_brokers(check_group(mode.consumer_group))
+        self._core.tables.request_modes.put(mode)
+        await self._core.tables.mode_saver.save()
+        return Response()
+
+    async def _queues_of(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic, sorted; none if no broker has it."""
         if not self._clients:
             return _queues(topic, self._routes.route(topic, ""))
@@ -204,76 +242,6 @@ def _queues(topic: str, route: TopicRoute | None) -> list[MessageQueue]:
         if data.perm & Perm.READ
         for queue_id in range(min(data.read_queue_nums, _KNOWN_MAX))
     )
-
-
-class AssignmentProcessor(Processor):
-    """Answers members that ask which queues to consume."""
-
-    def __init__(
-        self,
-        queues: TopicQueues,
-        modes: MessageRequestModes,
-        saver: TableSaver,
-        membership: Membership,
-    ) -> None:
-        self._queues = queues
-        self._modes = modes
-        self._saver = saver
-        self._membership = membership
-
-    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return the background tasks."""
-        return (self._queues.close_at_end,)
-
-    @serves(RequestCode.QUERY_ASSIGNMENT)
-    async def query(self, request: Request) -> Response:
-        """Answer with the queues of a member; with none at all if the member should keep what it has."""
-        body = request.content(QueryAssignmentBody)
-        mode = self._modes.get(body.topic, body.consumer_group)
-        if mode is None or body.topic.startswith(RETRY_PREFIX):
-            mode = MessageRequestMode(body.topic, body.consumer_group)
-        found = self._allocate(body, mode, await self._queues.of(body.topic))
-        assignments = None if found is None else [MessageQueueAssignment(queue, mode.mode) for queue in found]
-        return Response(0, body=QueryAssignmentResult(assignments).to_json())
-
-    def _allocate(
-        self, body: QueryAssignmentBody, mode: MessageRequestMode, queues: list[MessageQueue]
-    ) -> list[MessageQueue] | None:
-        if not queues:
-            return None
-        if body.message_model is MessageModel.BROADCASTING:
-            return queues
-        members = self._membership.client_ids(body.consumer_group)
-        strategy = STRATEGIES.get(body.strategy_name)
-        if strategy is None:
-            log.warning(
-                "allocation_unknown",
-                group=body.consumer_group,
-                strategy=body.strategy_name[:80],
-                hint=f"use one of {', '.join(STRATEGIES)}",
-            )
-            return None
-        if body.client_id not in members:  # its heartbeat has not come yet
-            return None
-        if mode.mode == POP:
-            return allocate_for_pop(queues, members, body.client_id, strategy, mode.pop_share_queue_num)
-        return strategy(queues, members, body.client_id)
-
-    @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
-    async def set_mode(self, request: Request) -> Response:
-        """Set how a group consumes a topic, which may both be created later; it is saved before the answer."""
-        mode = request.content(MessageRequestMode)
-        if mode.topic.startswith(RETRY_PREFIX):
-            raise Refusal(
-                ErrorCode.NO_PERMISSION, "a retry topic is always pulled; set the mode of its topic"
-            )
-        if mode.mode not in (PULL, POP):
-            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"mode {mode.mode[:40]!r} is neither PULL nor POP")
-        check_topic(mode.topic)
-        check_not_brokers(check_group(mode.consumer_group))
-        self._modes.put(mode)
-        await self._saver.save()
-        return Response()
 
 
 Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]

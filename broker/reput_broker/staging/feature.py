@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.put.appender import malformed
-from reput_broker.remoting.request import Handler, Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.staging.committer import Commit, Committer
 from reput_broker.staging.staging_file import StagingFile, StagingKey
 from reput_broker.staging.staging_table import STAGING_ID, StagingState, SyncAhead, remove
@@ -110,20 +110,10 @@ class _Waiting(NamedTuple):
     commit: Commit
 
 
-class StagingProcessor(Processor):
-    """Stages records, and commits or drops them.
+class StagingFeature(Processor):
+    """Stages records, and commits or drops them, over an open storage."""
 
-    Args:
-        on_commit: called when the table of batches has changed.
-    """
-
-    def __init__(
-        self,
-        core: Core,
-        state: StagingState,
-        committer: Committer,
-        on_commit: Callable[[], None],
-    ) -> None:
+    def __init__(self, core: Core, state: StagingState) -> None:
         self._store = store = core.store
         self._topic_access = core.topic_access
         self._counters = core.counters
@@ -131,18 +121,73 @@ class StagingProcessor(Processor):
         self._config = core.config.sink
         self._staging = state.staging
         self._batches = state.batches
-        self._committer = committer
-        self._on_commit = on_commit
+        self._saver = state.saver
+        self._save_soon = SaveSoon(self._saver, "sinkBatches")
+        self._committer = Committer(core, state)
         self._limits = BlockLimits(
             body_bytes_max=store.options.message_bytes_max,
             block_bytes_max=max(BLOCK_BYTES_MAX, store.options.message_bytes_max),
         )
         self._record_max = store.options.commit_log_file_size - BLANK_BYTES
         self._files = trio.CapacityLimiter(_FILES_AT_ONCE)
-        self.ahead = SyncAhead()
-        """Its `run` is a task of the broker."""
+        self._ahead = SyncAhead()
         self._locks: dict[str, trio.Lock] = {}
         self._commits, self._wanted = trio.open_memory_channel[_Waiting](_COMMITS_WAITING_MAX)
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the background tasks."""
+        return (
+            self._run_commits,
+            self._expire_idle,
+            self._ahead.run,
+            self._committer.run,
+            self._save_soon.run,
+        )
+
+    async def recover(self) -> None:
+        """Read which batches are committed; see `Committer.recover`."""
+        await self._committer.recover()
+        self._save_soon.changed()
+
+    @property
+    def begun(self) -> str | None:
+        """The decided batch that has to be completed first, in words; None without one."""
+        return self._committer.begun
+
+    async def complete_begun(self) -> None:
+        """Complete that batch; see `Committer.complete_begun`."""
+        await self._committer.complete_begun()
+        self._save_soon.changed()
+
+    def needed_from(self) -> int | None:
+        """Return the log offset from which on the log is needed to complete a decided batch; None without one."""
+        return self._committer.decision.begins_at
+
+    async def before_delete(self) -> None:
+        """Save the table of batches before log files are deleted, so that no deleted marker is missing in it.
+
+        Raises:
+            OSError, ReputError: something cannot be saved, and a file before the last one may hold
+                what is missing.
+        """
+        try:
+            await self._saver.save()
+        except OSError as error:
+            unsaved_from = self._batches.unsaved_from
+            if unsaved_from is not None and unsaved_from < last_file_start(self._store):
+                raise
+            log.warning("table_not_saved", table="sinkBatches", detail=str(error), hint="free disk space")
+
+    # -- batches -----------------------------------------------------------------------------------------------
+
+    @serves(RequestCode.GET_SINK_BATCHES)
+    def all_batches(self, _request: Request) -> Response:
+        """Answer with the members of `config/sinkBatches.json`, as of now."""
+        return Response(0, body=encode(self._batches.members()))
+
+    def batches_version(self) -> DataVersion:
+        """Return how often the table of batches changed."""
+        return self._batches.version
 
     # -- staging -----------------------------------------------------------------------------------------------
 
@@ -256,7 +301,7 @@ class StagingProcessor(Processor):
             append = partial(file.append, body, checked.blocks, sealed=checked.sealed)
             await trio.to_thread.run_sync(append, limiter=self._files)
         self._staging.grown(file, len(body))
-        self.ahead.grown(file)
+        self._ahead.grown(file)
 
     @serves(RequestCode.END_STAGING)
     async def end(self, request: Request) -> Response:
@@ -313,7 +358,7 @@ class StagingProcessor(Processor):
                 ErrorCode.BUSY, "too many batches wait to be committed; commit again shortly"
             ) from None
 
-    async def run(self) -> None:
+    async def _run_commits(self) -> None:
         """Commit batches until cancelled."""
         async for request, commit in self._wanted:
             request.reply(await self._committed(request, commit))
@@ -329,7 +374,7 @@ class StagingProcessor(Processor):
                 "sink_commit_failed", query_id=commit.query_id, batch_id=commit.batch_id, detail=str(error)
             )
             return Refusal(ErrorCode.INTERNAL, f"{error}; see the broker's log").response()
-        self._on_commit()
+        self._save_soon.changed()
         result = CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
         return Response(0, result.to_ext(request.header_type))
 
@@ -364,7 +409,7 @@ class StagingProcessor(Processor):
 
     # -- expiry ------------------------------------------------------------------------------------------------
 
-    async def expire_idle(self) -> None:
+    async def _expire_idle(self) -> None:
         """Drop stagings of idle queries, and forget old queries, until cancelled."""
         while True:
             await trio.sleep(min(_EXPIRY_INTERVAL_MAX_S, self._config.staging_timeout / 4))
@@ -382,7 +427,7 @@ class StagingProcessor(Processor):
                     hint="their sinks were idle for longer than sink.staging_timeout",
                 )
             if self._batches.forget_before(self._config.batch_ids_kept):
-                self._on_commit()
+                self._save_soon.changed()
 
     async def _remove(self, files: list[StagingFile]) -> None:
         for staging_id in [file.key.staging_id for file in files]:
@@ -427,75 +472,6 @@ def _key(query_id: str, batch_id: int, partition_id: int, staging_id: str | None
 
 def _staged(request: Request, position: int, *, kept: bool = True) -> Response:
     return Response(0, StageRecordsResult(position, kept).to_ext(request.header_type))
-
-
-class StagingFeature:
-    """Staging and its tasks, over an open storage."""
-
-    def __init__(self, core: Core, state: StagingState) -> None:
-        self._store = core.store
-        self._batches = state.batches
-        self._saver = state.saver
-        self._save_soon = SaveSoon(self._saver, "sinkBatches")
-        self._committer = Committer(core, state)
-        self._processor = StagingProcessor(core, state, self._committer, self._save_soon.changed)
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {**self._processor.handlers(), RequestCode.GET_SINK_BATCHES: self._all_batches}
-
-    def _all_batches(self, _request: Request) -> Response:
-        """Answer with the members of `config/sinkBatches.json`, as of now."""
-        return Response(0, body=encode(self._batches.members()))
-
-    def batches_version(self) -> DataVersion:
-        """Return how often the table of batches changed."""
-        return self._batches.version
-
-    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return the background tasks."""
-        processor = self._processor
-        return (
-            processor.run,
-            processor.expire_idle,
-            processor.ahead.run,
-            self._committer.run,
-            self._save_soon.run,
-        )
-
-    async def recover(self) -> None:
-        """Read which batches are committed; see `Committer.recover`."""
-        await self._committer.recover()
-        self._save_soon.changed()
-
-    @property
-    def begun(self) -> str | None:
-        """The decided batch that has to be completed first, in words; None without one."""
-        return self._committer.begun
-
-    async def complete_begun(self) -> None:
-        """Complete that batch; see `Committer.complete_begun`."""
-        await self._committer.complete_begun()
-        self._save_soon.changed()
-
-    def needed_from(self) -> int | None:
-        """Return the log offset from which on the log is needed to complete a decided batch; None without one."""
-        return self._committer.decision.begins_at
-
-    async def before_delete(self) -> None:
-        """Save the table of batches before log files are deleted, so that no deleted marker is missing in it.
-
-        Raises:
-            OSError, ReputError: something cannot be saved, and a file before the last one may hold
-                what is missing.
-        """
-        try:
-            await self._saver.save()
-        except OSError as error:
-            unsaved_from = self._batches.unsaved_from
-            if unsaved_from is not None and unsaved_from < last_file_start(self._store):
-                raise
-            log.warning("table_not_saved", table="sinkBatches", detail=str(error), hint="free disk space")
 
 
 def last_file_start(store: MessageStore) -> int:

@@ -159,18 +159,14 @@ class Publisher:
     """Appends the blocks of stagings."""
 
     def __init__(self, core: Core) -> None:
-        self._store = core.store
-        self._appender = core.puts.appender
-        self._flushed = core.puts.progress.flushed
-        self._topics = core.tables.topics
-        self._clock_ms = core.clock_ms
+        self._core = core
         self.piece_max = max(1, core.store.options.commit_log_file_size // _FILE_PARTS)
         """How many bytes are put together at most."""
 
     def places(self, blocks: Sequence[PlacedBlock]) -> list[QueuePlace]:
         """Return the queues of an unpublished batch, each with its end."""
         queues = dict.fromkeys((block.topic, block.queue_id) for block in blocks)
-        return [QueuePlace(*queue, self._store.max_offset_in_queue(*queue)) for queue in queues]
+        return [QueuePlace(*queue, self._core.store.max_offset_in_queue(*queue)) for queue in queues]
 
     async def publish(self, files: Sequence[StagingFile], counts: dict[Queue, int]) -> None:
         """Append what is not in the log yet; the end is not synced.
@@ -184,10 +180,10 @@ class Publisher:
             StoreDamaged: a staging has changed since the batch was decided.
         """
         left = dict(counts)
-        quiet_s = (self._clock_ms() - self._store.last_put_ms) / 1000
-        pace = Pace(self._store.stats, time.monotonic, self.piece_max, quiet_s)
+        quiet_s = (self._core.clock_ms() - self._core.store.last_put_ms) / 1000
+        pace = Pace(self._core.store.stats, time.monotonic, self.piece_max, quiet_s)
         buffer = bytearray(RUN_BYTES)
-        syncs = TrailingSyncs(self._flushed)
+        syncs = TrailingSyncs(self._core.puts.progress.flushed)
         for file in files:
             blocks = _not_published(await trio.to_thread.run_sync(file.blocks), left)
             skipped = {block.position: count for block, count in blocks}
@@ -205,9 +201,9 @@ class Publisher:
         self, block: PlacedBlock, piece: Piece, file: StagingFile, counts: dict[Queue, int], pace: Pace
     ) -> PutResult | None:
         """Put a piece, changing its bytes in place, and let other tasks run; None if its topic has been deleted."""
-        store = self._store
+        store = self._core.store
         queue = (block.topic, block.queue_id)
-        if self._topics.get(block.topic) is None:
+        if self._core.tables.topics.get(block.topic) is None:
             log.warning(
                 "sink_topic_gone", topic=block.topic, messages=piece.messages, hint="it has been deleted"
             )
@@ -226,7 +222,7 @@ class Publisher:
             return result
 
         started_at = time.perf_counter()
-        result = await self._appender.append_or_refuse(len(piece.data), put, block.topic)
+        result = await self._core.puts.appender.append_or_refuse(len(piece.data), put, block.topic)
         took_s = time.perf_counter() - started_at
         await trio.lowlevel.checkpoint()
         if pace.others_put(own=1):
@@ -251,7 +247,7 @@ class Publisher:
             wanted = _unique_ids(blocks.get(queue, ()))
             counts[queue] = 0
             expected = next(wanted, None)
-            async with aclosing(records_from(self._store, *queue, place.look_from)) as records:
+            async with aclosing(records_from(self._core.store, *queue, place.look_from)) as records:
                 async for record in records:
                     if expected is None:
                         break

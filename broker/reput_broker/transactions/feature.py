@@ -318,20 +318,13 @@ class TransactionCheckService:
 
     def __init__(self, core: Core, half_queue: HalfQueue) -> None:
         self._store, self._transactions, self._ops = half_queue
-        self._puts = core.puts.own
-        self._tables = core.tables
-        self._offsets = core.tables.offsets
+        self._core = core
         self._requests = CheckRequests(core)
-        self._config = core.config
-        self._options = core.config.transactions
-        self._counts = core.counters.retry
-        self._flush = core.puts.flush.flush_now
-        self._clock_ms = core.clock_ms
 
     async def run(self) -> None:
         """Make rounds until cancelled."""
         while True:
-            await trio.sleep(self._options.check_interval)
+            await trio.sleep(self._core.config.transactions.check_interval)
             try:
                 await self.check()
             except (ReputError, OSError) as error:
@@ -348,7 +341,7 @@ class TransactionCheckService:
             StoreError, OSError: the queue could not be read, or the progress not saved.
         """
         transactions, store = self._transactions, self._store
-        started_ms, give_up_at = self._clock_ms(), trio.current_time() + _ROUND_S_MAX
+        started_ms, give_up_at = self._core.clock_ms(), trio.current_time() + _ROUND_S_MAX
         low, end = (
             store.min_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID),
             store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID),
@@ -388,17 +381,19 @@ class TransactionCheckService:
         if not moved or not await self._all_is_flushed():
             return
         for topic, queue_id in moved:
-            self._offsets.commit(TRANSACTION_CHECK_GROUP, topic, queue_id, reached[topic, queue_id])
+            self._core.tables.offsets.commit(
+                TRANSACTION_CHECK_GROUP, topic, queue_id, reached[topic, queue_id]
+            )
 
     def _saved(self, topic: str, queue_id: int) -> int:
-        saved = self._offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
+        saved = self._core.tables.offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
         return -1 if saved is None else saved
 
     async def _all_is_flushed(self) -> bool:
         store = self._store
         end = store.flushed_offset + store.flush_behind_bytes
         if store.flushed_offset < end:
-            await self._flush()
+            await self._core.puts.flush.flush_now()
         return store.flushed_offset >= end
 
     # -- one half message ----------------------------------------------------------------------------------
@@ -417,10 +412,10 @@ class TransactionCheckService:
         if self._is_expired(half):
             return await self._discard(half)
         # One from the future was stored before the clock was set back, and must not hold up those behind it.
-        if started_ms <= half.record.store_timestamp_ms <= self._clock_ms():
+        if started_ms <= half.record.store_timestamp_ms <= self._core.clock_ms():
             return _CheckResult.TOO_YOUNG
-        timeout_ms = int(self._options.timeout * 1000)
-        age_ms = self._clock_ms() - half.first_stored_ms
+        timeout_ms = int(self._core.config.transactions.timeout * 1000)
+        age_ms = self._core.clock_ms() - half.first_stored_ms
         immunity_ms = half.immunity_ms(timeout_ms)
         if immunity_ms is None:
             if 0 <= age_ms < timeout_ms:
@@ -440,21 +435,23 @@ class TransactionCheckService:
 
     def _is_expired(self, half: HalfMessage) -> bool:
         """Whether it must not be checked any more (RocketMQ: needDiscard, needSkip)."""
-        if half.check_times is not None and half.check_times >= self._options.check_max:
+        if half.check_times is not None and half.check_times >= self._core.config.transactions.check_max:
             return True
-        return self._clock_ms() - half.first_stored_ms > self._config.store.file_reserved_time * 1000
+        return (
+            self._core.clock_ms() - half.first_stored_ms > self._core.config.store.file_reserved_time * 1000
+        )
 
     async def _discard(self, half: HalfMessage) -> _CheckResult:
         await self._make_discard_topic()
         record = discarded_record(half)
-        result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
+        result = await self._core.puts.own.put(_size(record), lambda: record if self._is_open(half) else None)
         if result is None:
             return _CheckResult.CLOSED
         if result.status is not PutStatus.PUT_OK:
             return self._stuck(half, result.status)
         copy = HalfCopy(half.queue_offset, half.record.physical_offset)
         self._transactions.decided(half, copy, HalfState.DISCARDED)
-        self._counts.transactions[half.topic, "timeout"] += 1
+        self._core.counters.retry.transactions[half.topic, "timeout"] += 1
         log.warning(
             "transaction_put_aside",
             topic=half.topic,
@@ -466,9 +463,9 @@ class TransactionCheckService:
         return _CheckResult.CLOSED
 
     async def _make_discard_topic(self) -> None:
-        if self._tables.topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is None:
-            self._tables.topics.create_system(TRANS_CHECK_MAX_TIME_TOPIC, 1)
-            await self._tables.topic_saver.save()
+        if self._core.tables.topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is None:
+            self._core.tables.topics.create_system(TRANS_CHECK_MAX_TIME_TOPIC, 1)
+            await self._core.tables.topic_saver.save()
 
     async def _ask_about(self, half: HalfMessage) -> _CheckResult:
         copy = await self._copy(half, (half.check_times or 0) + 1)
@@ -482,7 +479,7 @@ class TransactionCheckService:
         """Replace a half message by a copy at the end of the queue; None if it was decided meanwhile, a status if the
         store refuses the copy."""
         record = renewed_record(half, check_times)
-        result = await self._puts.put(_size(record), lambda: record if self._is_open(half) else None)
+        result = await self._core.puts.own.put(_size(record), lambda: record if self._is_open(half) else None)
         if result is None:
             return None
         if result.status is not PutStatus.PUT_OK:
@@ -524,11 +521,7 @@ class CheckRequests:
     """
 
     def __init__(self, core: Core) -> None:
-        self._store = core.store
-        self._producers = core.groups.membership.producers
-        self._counts = core.counters.retry
-        self._flush = core.puts.flush.flush_now
-        self._broker_name = core.config.broker_name
+        self._core = core
         self._waiting: list[HalfMessage] = []
         self._skipped: set[str] = set()
 
@@ -555,11 +548,11 @@ class CheckRequests:
         The producer's answer names the half message, so that must be readable first.
         """
         waiting, self._waiting = self._waiting, []
-        if waiting and self._store.message_at(waiting[-1].record.physical_offset) is None:
-            await self._flush()
+        if waiting and self._core.store.message_at(waiting[-1].record.physical_offset) is None:
+            await self._core.puts.flush.flush_now()
         for half in waiting:
             if is_open(half) and not self._ask(half):
-                self._counts.checks[half.topic, "no_producer"] += 1
+                self._core.counters.retry.checks[half.topic, "no_producer"] += 1
 
     def _ask(self, half: HalfMessage) -> bool:
         """Try each producer of the group once; return whether one takes the request."""
@@ -573,12 +566,14 @@ class CheckRequests:
             msg_id=half.unique_key,
             transaction_id=half.unique_key,
             offset_msg_id=record.offset_message_id,
-            broker_name=self._broker_name,
+            broker_name=self._core.config.broker_name,
         )
         body = check_body(half)
         tried: list[ClientChannel] = []
         is_refused = False
-        while (channel := self._producers.pick(half.producer_group)) is not None and channel not in tried:
+        while (
+            channel := self._core.groups.membership.producers.pick(half.producer_group)
+        ) is not None and channel not in tried:
             client = channel.client
             user = client.principal
             # The request has the message, and any user can name any producer group.

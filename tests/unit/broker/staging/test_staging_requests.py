@@ -99,7 +99,7 @@ async def test_a_queue_that_is_closed_between_two_requests_accepts_nothing_more(
         await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
         await writer.wait_staged()
         sink: Any = parts_of(broker).staging
-        topics = sink._committer._topics
+        topics = sink._committer._core.tables.topics
         topics.delete("orders")
         topics.put(_closed())
         (file,) = sink._committer._staging.all()
