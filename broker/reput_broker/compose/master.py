@@ -19,9 +19,8 @@ from reput_broker.ha.election.elector import Leadership, slave_id
 from reput_broker.ha.election.in_sync_set import LogCopies, TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor, TableSyncProcessor
-from reput_broker.ha.replication_lag import ReplicationProgress
 from reput_broker.ha.role_refusals import fenced, once_confirmed
-from reput_broker.ha.service import Copies, HAService, OfferedLog
+from reput_broker.ha.service import Copies, HAService, OfferedLog, ReplicationProgress
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature

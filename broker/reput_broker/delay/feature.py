@@ -16,8 +16,7 @@ import structlog
 import trio
 from typing_extensions import override
 
-from reput_broker.delay.delay_redirects import DelayRedirects
-from reput_broker.delay.delayed_record import DelayedRecord
+from reput_broker.delay.delayed_record import DelayedRecord, DelayRedirects
 from reput_broker.delay.deliverer import LOADED_MAX, Deliverer, LevelCounts, Stuck, TimerFeed
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState

@@ -25,7 +25,7 @@ from reput_broker.ha.admission import Group, old_proof_frame, prove
 from reput_broker.ha.epochs import Epoch, EpochFile, OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
-from reput_broker.ha.replication_lag import MasterLog
+from reput_broker.ha.service import MasterLog
 from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemoteUnreachable, dial
 from reput_broker.store.base.options import StoreOptions

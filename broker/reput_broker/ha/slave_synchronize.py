@@ -27,7 +27,7 @@ import trio
 
 from reput_broker.delay.state import read_answer
 from reput_broker.groups.membership import GroupMembersFile
-from reput_broker.ha.replication_lag import MasterLog
+from reput_broker.ha.service import MasterLog
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer
 from reput_broker.store.message_store import MessageStore

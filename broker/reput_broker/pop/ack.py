@@ -19,7 +19,7 @@ from operator import attrgetter
 from sys import intern
 from typing import Final, NamedTuple
 
-from reput_broker.groups.group_access import check_not_brokers
+from reput_broker.groups.group_state import check_not_brokers
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.state import PopState, size_of

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 import trio
 
-from reput_broker.delay.delay_redirects import DelayRedirects
+from reput_broker.delay.delayed_record import DelayRedirects
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
-from reput_broker.groups.group_access import check_not_brokers
+from reput_broker.groups.group_state import check_not_brokers
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.metrics import PopSources
 from reput_broker.pop.ack import AckProcessor

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from reput_broker.delay.delay_redirects import DelayRedirects
+from reput_broker.delay.delayed_record import DelayRedirects
 from reput_broker.pop.checkpoints import (
     REVIVE_QUEUES,
     Ack,

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.delay.delay_redirects import DelayRedirects
+from reput_broker.delay.delayed_record import DelayRedirects
 from reput_broker.remoting.request import (
     Confirmed,
     Handled,

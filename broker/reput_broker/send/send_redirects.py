@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from reput_broker.delay.delay_redirects import DelayRedirects
-from reput_broker.delay.delayed_record import number_of
+from reput_broker.delay.delayed_record import DelayRedirects, number_of
 from reput_broker.observe.counters import UNKNOWN_TOPIC
 from reput_broker.remoting.request import Refusal, Request
 from reput_broker.send.retry_records import DeadLetterReason, dead_letter, reason_when_resent

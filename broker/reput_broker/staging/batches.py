@@ -17,12 +17,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reput_broker.staging.staging_file import StagingKey
+import trio
+
+from reput_broker.staging.staging_file import StagingKey, StagingTable
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
+from reput_broker.tables.table_saver import TableSaver
 
 _STAGINGS = "stagings"
 
@@ -288,3 +292,18 @@ def marker_of(query_id: str, batch: CommittedBatch) -> bytes:
 def read_marker(members: Mapping[str, Any]) -> tuple[str, CommittedBatch]:
     """Return a marker's query and batch. Raises KeyError: it is not a valid marker."""
     return members["queryId"], CommittedBatch(members["batchId"], members["messages"], members["committedMs"])
+
+
+class StagingState:
+    """The files, and the tables that hold their content. A master reads the stagings once it has the markers."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        clock_ms: Callable[[], int],
+        on_saved: Callable[[str, Exception | None], None],
+    ) -> None:
+        directory = data_dir / "staging"
+        self.staging = StagingTable(directory, trio.current_time)
+        self.batches = CommittedBatches(data_dir / "config" / "sinkBatches.json", clock_ms)
+        self.saver = TableSaver(self.batches, partial(on_saved, "sinkBatches"))

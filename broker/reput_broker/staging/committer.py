@@ -28,6 +28,7 @@ from reput_broker.staging.batches import (
     Decision,
     Intent,
     StagingFacts,
+    StagingState,
     begin_marker,
     give_up_marker,
     is_intent,
@@ -36,8 +37,7 @@ from reput_broker.staging.batches import (
     read_marker,
 )
 from reput_broker.staging.publisher import Publisher, StagedCopies, records_from
-from reput_broker.staging.staging_file import PlacedBlock, StagingFile
-from reput_broker.staging.staging_table import StagingState, remove
+from reput_broker.staging.staging_file import PlacedBlock, StagingFile, remove
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.file_io import is_no_space
 from reput_broker.store.base.results import PutResult, PutStatus

@@ -15,9 +15,9 @@ import trio
 
 from reput_broker.put.appender import malformed
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
+from reput_broker.staging.batches import StagingState
 from reput_broker.staging.committer import Commit, Committer
-from reput_broker.staging.staging_file import StagingFile, StagingKey
-from reput_broker.staging.staging_table import STAGING_ID, StagingState, SyncAhead, remove
+from reput_broker.staging.staging_file import STAGING_ID, StagingFile, StagingKey, SyncAhead, remove
 from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode

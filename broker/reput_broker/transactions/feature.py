@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.delay.delay_redirects import DelayRedirects
+from reput_broker.delay.delayed_record import DelayRedirects
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.remoting.request import Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.store.base.results import PutResult, PutStatus
@@ -30,9 +30,8 @@ from reput_broker.transactions.half_messages import (
     half_message_of,
     renewed_record,
 )
-from reput_broker.transactions.op_queue import OP_QUEUE_ID, OpWriter
+from reput_broker.transactions.op_queue import OP_QUEUE_ID, HalfQueue, OpWriter
 from reput_broker.transactions.queue_reader import read_entry, record_at
-from reput_broker.transactions.recovery import HalfQueue
 from reput_protocol.codes import RequestCode, ResponseCode, TransactionState
 from reput_protocol.commands.transaction import (
     CheckTransactionHeader,

@@ -18,7 +18,7 @@ from typing_extensions import override
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import replica_state
-from reput_broker.ha.replication_lag import MasterLog
+from reput_broker.ha.service import MasterLog
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer, Request, Response

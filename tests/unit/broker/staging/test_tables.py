@@ -24,8 +24,7 @@ from reput_broker.staging.batches import (
     read_intent,
     read_marker,
 )
-from reput_broker.staging.staging_file import StagingFile, StagingKey, runs_of
-from reput_broker.staging.staging_table import StagingTable, remove
+from reput_broker.staging.staging_file import StagingFile, StagingKey, StagingTable, remove, runs_of
 from reput_broker.store.base.errors import FlushFailed, StoreDamaged
 from reput_broker.tables.table_saver import TableSaver, save_now
 from reput_protocol.commands.stage import staged_blocks
