@@ -87,7 +87,7 @@ class DelayState:
         self.on_lost: Callable[[Level], None] = _nothing
         self.cancellations = LevelCancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
-        self._finished_by_master = FinishedTimersFile(data_dir / "config" / "masterTimer.json")
+        self._finished_by_master = ConfigFile(data_dir / "config" / "masterTimer.json")
         self._store = store
         self._clock_ms = clock_ms
         self._saved: Progress | None = None
@@ -109,7 +109,7 @@ class DelayState:
         store, now_ms = self._store, self._clock_ms()
         low, high = store.min_offset_in_queue(TIMER_TOPIC, 0), store.max_offset_in_queue(TIMER_TOPIC, 0)
         saved = self._offsets.load()
-        finished = self._finished_by_master.load()
+        finished = load_finished(self._finished_by_master)
         from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at, finished)
         if self.timers.is_rebuilt:
             log.warning(
@@ -390,33 +390,24 @@ def read_answer(body: bytes) -> dict[str, Any]:
     return {"readMs": read_ms, "queueOffset": queue_offset, "lateFrom": None, "replayFrom": None}
 
 
-class FinishedTimersFile:
-    """`config/masterTimer.json`: what a master's timer had finished, as its slave received it. Its methods block.
+def load_finished(file: ConfigFile) -> FinishedTimers | None:
+    """Read `config/masterTimer.json`: what a master's timer had finished, as its slave received it. None if there is no
+    file. Blocks.
 
     A slave has no wheel. When it becomes the master, it reads the timer's queue again, and would have to read the whole
     log to find what was delivered. With this file it passes over what the old master had finished, and reads the log
     only from `replayFrom` on.
 
-    Args:
-        path: of the file; not read yet.
+    Raises:
+        ConfigFileDamaged, OSError: it cannot be read.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.file = ConfigFile(path)
-
-    def load(self) -> FinishedTimers | None:
-        """Read the file; None if there is none.
-
-        Raises:
-            ConfigFileDamaged, OSError: it cannot be read.
-        """
-        members = self.file.load().members
-        if not members:
-            return None
-        late_from = members.get("lateFrom")
-        return FinishedTimers(
-            int(members["readMs"]),
-            int(members["queueOffset"]),
-            1 << 62 if late_from is None else int(late_from),
-            members.get("replayFrom"),
-        )
+    members = file.load().members
+    if not members:
+        return None
+    late_from = members.get("lateFrom")
+    return FinishedTimers(
+        int(members["readMs"]),
+        int(members["queueOffset"]),
+        1 << 62 if late_from is None else int(late_from),
+        members.get("replayFrom"),
+    )

@@ -148,16 +148,16 @@ class Run:
         self.last_reason, self.failing_since_ms = "", None
 
 
-class ScheduleService:
+class ScheduleFeature:
     """Sends messages, in one tenure as master."""
 
-    def __init__(self, core: Core, messages: ScheduledMessages, stats: ScheduleStats) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._store = core.store
         self._table = core.tables.schedules
         self._saver = core.tables.schedule_saver
-        self._messages = messages
-        self._stats = stats
+        self._messages = ScheduledMessages(core)
+        self._stats = ScheduleStats()
         self._limiter = trio.CapacityLimiter(1)
         self._begin_offset = core.store.max_physical_offset
         self._unsaved: deque[tuple[int, Run, int]] = deque()
@@ -169,6 +169,8 @@ class ScheduleService:
         """Why a schedule has no run."""
         for schedule in self._table.all.values():
             self._begin(schedule, is_new=False)
+        self.processors = (ScheduleProcessor(core, self, self._messages),)
+        core.sources.schedules = ScheduleSources(self._stats, self.states, lambda: self.late_s)
 
     def _begin(self, schedule: Schedule, *, is_new: bool) -> None:
         name = schedule.definition.name
@@ -508,7 +510,7 @@ def _next_ms(runs: list[Run]) -> int | None:
 class ScheduleProcessor(Processor):
     """Creates, changes and lists schedules."""
 
-    def __init__(self, core: Core, service: ScheduleService, messages: ScheduledMessages) -> None:
+    def __init__(self, core: Core, service: ScheduleFeature, messages: ScheduledMessages) -> None:
         self._core = core
         self._service = service
         self._messages = messages
@@ -664,17 +666,3 @@ def _duplicate(text: str) -> Refusal:
 
 def _invalid(text: str) -> Refusal:
     return Refusal(ErrorCode.INVALID_ARGUMENT, f"{text}; nothing was changed")
-
-
-class ScheduleFeature:
-    """Schedules, over an open storage."""
-
-    def __init__(self, core: Core) -> None:
-        messages, stats = ScheduledMessages(core), ScheduleStats()
-        self._service = ScheduleService(core, messages, stats)
-        self.processors = (ScheduleProcessor(core, self._service, messages),)
-        core.sources.schedules = ScheduleSources(stats, self._service.states, lambda: self._service.late_s)
-
-    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return the background tasks."""
-        return self._service.tasks()
