@@ -27,18 +27,7 @@ from reput_broker.remoting.request import Processor, Refusal, Request, Response,
 from reput_broker.tables.config_file import encode
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
-from reput_protocol.commands.delay import (
-    CancelDelayedHeader,
-    CancelledMessage,
-    CancelOutcome,
-    CancelResult,
-    DelayedMessage,
-    DelayedMessageList,
-    ListDelayedHeader,
-    RecallHandle,
-    RecallMessageHeader,
-    RecallMessageResult,
-)
+from reput_protocol.commands import delay as commands
 from reput_protocol.errors import ErrorCode, HeaderFieldError, ReputError, refusal_remark
 from reput_protocol.names import REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, check_send_topic
 from reput_protocol.record.message_id import offset_message_id
@@ -88,18 +77,18 @@ class DelayProcessor(Processor):
     @serves(RequestCode.LIST_DELAYED_MESSAGES)
     def list_delayed(self, request: Request) -> None:
         """Answer with delayed messages, the soonest first; requests behind this one do not wait."""
-        header = ListDelayedHeader.from_ext(request.ext)
+        header = commands.ListDelayedHeader.from_ext(request.ext)
         try:
             cursor = WalkCursor() if header.cursor is None else WalkCursor.parse(header.cursor)
         except ValueError as error:
             raise HeaderFieldError("cursor", str(error)) from error
         request.client.spawn(_answering, request, lambda: self._list(header, cursor))
 
-    async def _list(self, header: ListDelayedHeader, cursor: WalkCursor) -> Response:
+    async def _list(self, header: commands.ListDelayedHeader, cursor: WalkCursor) -> Response:
         wanted = min(max(1, header.max_num), _LISTED_MAX)
         counts = self._figures.stats.waiting
         waiting = sum(counts.values()) if header.topic is None else counts[header.topic]
-        found = DelayedMessageList(waiting=max(0, waiting), due_seconds=self._figures.due_s())
+        found = commands.DelayedMessageList(waiting=max(0, waiting), due_seconds=self._figures.due_s())
         looked_at = 0
         await self._waiting.until_walked()
         while len(found.messages) < wanted and looked_at < _LOOKED_AT_MAX:
@@ -112,9 +101,9 @@ class DelayProcessor(Processor):
         found.cursor = str(cursor)
         return Response(0, body=found.to_json())
 
-    def _described(self, delayed: DelayedRecord) -> DelayedMessage:
+    def _described(self, delayed: DelayedRecord) -> commands.DelayedMessage:
         record = delayed.record
-        return DelayedMessage(
+        return commands.DelayedMessage(
             delayed.topic,
             delayed.queue_id,
             offset_message_id(self._core.store.options.host, record.physical_offset),
@@ -132,20 +121,22 @@ class DelayProcessor(Processor):
     @serves(RequestCode.CANCEL_DELAYED_MESSAGE)
     def cancel_delayed(self, request: Request) -> None:
         """Cancel, and answer with the result once it is on disk; requests behind this one do not wait."""
-        header = CancelDelayedHeader.from_ext(request.ext)
+        header = commands.CancelDelayedHeader.from_ext(request.ext)
         check_send_topic(header.topic)
         if not header.key:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
         request.client.spawn(_answering, request, lambda: self._cancel(request, header))
 
-    async def _cancel(self, request: Request, header: CancelDelayedHeader) -> Response | None:
+    async def _cancel(self, request: Request, header: commands.CancelDelayedHeader) -> Response | None:
         results = await self._cancelling.cancel(header.topic, header.key)
         if not results:
             raise Refusal(
                 ErrorCode.NOT_FOUND,
                 f"no delayed message for topic {header.topic} has the key {header.key!r}; nothing was cancelled",
             )
-        response = Response(0, body=CancelResult([self._told(result) for result in results]).to_json())
+        response = Response(
+            0, body=commands.CancelResult([self._told(result) for result in results]).to_json()
+        )
         self._answer_when_flushed(request, response, results)
         return None
 
@@ -155,14 +146,14 @@ class DelayProcessor(Processor):
 
         Unlike RocketMQ's, the answer says whether it was in time.
         """
-        header = RecallMessageHeader.from_ext(request.ext)
+        header = commands.RecallMessageHeader.from_ext(request.ext)
         check_send_topic(header.topic)
         if self._core.tables.topics.get(header.topic) is None:
             raise Refusal(
                 ErrorCode.NO_TOPIC, f"topic {header.topic!r} does not exist; there is nothing to recall"
             )
         try:
-            handle = RecallHandle.parse(header.recall_handle)
+            handle = commands.RecallHandle.parse(header.recall_handle)
         except ValueError as error:
             raise _not_recalled(str(error)) from None
         if handle.topic != header.topic:
@@ -171,12 +162,12 @@ class DelayProcessor(Processor):
             raise _not_recalled(f"the handle is of broker {handle.broker_name!r}; ask that one")
         request.client.spawn(_answering, request, lambda: self._recall(request, handle))
 
-    async def _recall(self, request: Request, handle: RecallHandle) -> None:
+    async def _recall(self, request: Request, handle: commands.RecallHandle) -> None:
         results = await self._cancelling.cancel(handle.topic, handle.unique_id, is_unique_id=True)
-        done = (CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED)
+        done = (commands.CancelOutcome.CANCELLED, commands.CancelOutcome.ALREADY_CANCELLED)
         if not results or any(result.outcome not in done for result in results):
             raise _not_recalled("the message does not wait any more: it was delivered, or is not stored here")
-        result = RecallMessageResult(handle.unique_id)
+        result = commands.RecallMessageResult(handle.unique_id)
         response = Response(0, result.to_ext(request.header_type))
         self._answer_when_flushed(request, response, results)
 
@@ -187,10 +178,10 @@ class DelayProcessor(Processor):
         pending = _PendingCancel(request, response, 0, self._core.puts.fence, 0)
         self._core.puts.progress.answer_when(AckLevel.FLUSHED, end, pending)
 
-    def _told(self, result: Cancelled) -> CancelledMessage:
+    def _told(self, result: Cancelled) -> commands.CancelledMessage:
         delayed = result.delayed
         message_id = offset_message_id(self._core.store.options.host, delayed.physical_offset)
-        return CancelledMessage(message_id, result.outcome, delayed.unique_key)
+        return commands.CancelledMessage(message_id, result.outcome, delayed.unique_key)
 
 
 class _PendingCancel(PendingRequest):
@@ -220,7 +211,7 @@ def _not_recalled(reason: str) -> Refusal:
     )
 
 
-def _is_wanted(delayed: DelayedRecord, header: ListDelayedHeader) -> bool:
+def _is_wanted(delayed: DelayedRecord, header: commands.ListDelayedHeader) -> bool:
     if header.topic is None:
         if delayed.topic.startswith(REVIVE_PREFIX):  # check points of popped messages
             return False

@@ -45,19 +45,8 @@ from reput_broker.tenure.core import Core
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, Perm, RequestCode, ResponseCode
+from reput_protocol.commands import dead_letters as commands
 from reput_protocol.commands.consumers import SendBackHeader
-from reput_protocol.commands.dead_letters import (
-    REPLAYED_AT_ONCE_MAX,
-    LetterPlace,
-    LetterPlaces,
-    QueryReplaysHeader,
-    Replay,
-    ReplayedLetter,
-    ReplayHeader,
-    ReplayOutcome,
-    ReplayResult,
-    Replays,
-)
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode, InvalidMessage
@@ -332,14 +321,14 @@ class _Read(NamedTuple):
     data: bytes | None
     """None if it was replayed, or cannot be read."""
     was_sent: bool = False
-    replay: Replay | None = None
+    replay: commands.Replay | None = None
 
 
 class _Request(NamedTuple):
     """A request to replay."""
 
     request: Request
-    header: ReplayHeader
+    header: commands.ReplayHeader
     letters_topic: str
     marks: LetterMarks
 
@@ -369,13 +358,13 @@ class ReplayProcessor(Processor):
     @serves(RequestCode.REPLAY_DEAD_LETTERS)
     async def replay(self, request: Request) -> Response:
         """Send dead letters that were not replayed before, and answer once they are as durable as a send is."""
-        header = ReplayHeader.from_ext(request.ext)
-        places = {place.queue_offset: place for place in request.content(LetterPlaces).letters}
-        if len(places) > REPLAYED_AT_ONCE_MAX:
+        header = commands.ReplayHeader.from_ext(request.ext)
+        places = {place.queue_offset: place for place in request.content(commands.LetterPlaces).letters}
+        if len(places) > commands.REPLAYED_AT_ONCE_MAX:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                f"{len(places)} dead letters, and at most {REPLAYED_AT_ONCE_MAX} are replayed by one request; send "
-                "several",
+                f"{len(places)} dead letters, and at most {commands.REPLAYED_AT_ONCE_MAX} are replayed by one request; "
+                "send several",
             )
         topic = dlq_topic(check_group(header.group))
         self._topics.existing(topic)
@@ -383,7 +372,7 @@ class ReplayProcessor(Processor):
             self._topics.created(header.topic, 0)
         marks = await self._marks.of(topic)
         work = _Request(request, header, topic, marks)
-        outcomes: dict[int, ReplayedLetter] = {}
+        outcomes: dict[int, commands.ReplayedLetter] = {}
         sent: Counter[str] = Counter()
         end_offset = 0
         try:
@@ -404,11 +393,11 @@ class ReplayProcessor(Processor):
                 self._note(request, header.group, sent)
         # What another request has sent a moment ago may not be on disk either.
         await self._durable(end_offset)
-        gone = (ReplayedLetter(offset, ReplayOutcome.GONE) for offset in places)
-        answer = ReplayResult([outcomes.get(letter.queue_offset, letter) for letter in gone])
+        gone = (commands.ReplayedLetter(offset, commands.ReplayOutcome.GONE) for offset in places)
+        answer = commands.ReplayResult([outcomes.get(letter.queue_offset, letter) for letter in gone])
         return Response(0, body=answer.to_json())
 
-    def _parts(self, work: _Request, places: Sequence[LetterPlace]) -> Iterator[list[_Letter]]:
+    def _parts(self, work: _Request, places: Sequence[commands.LetterPlace]) -> Iterator[list[_Letter]]:
         """Yield the letters that are in their queue, so many that they can be read together."""
         part: list[_Letter] = []
         size = 0
@@ -438,25 +427,29 @@ class ReplayProcessor(Processor):
                 return _Read(letter, None, True, replay)
         return _Read(letter, self._store.message_at(letter.physical_offset, cold=True))
 
-    async def _replay(self, work: _Request, read: _Read) -> tuple[PutResult | None, ReplayedLetter]:
+    async def _replay(self, work: _Request, read: _Read) -> tuple[PutResult | None, commands.ReplayedLetter]:
         """Send one letter; return the result of the put, None if it was not sent, and the outcome."""
         offset = read.letter.queue_offset
         if read.was_sent:
             topic = None if read.replay is None else read.replay.topic
-            return None, ReplayedLetter(offset, ReplayOutcome.SENT_BEFORE, topic, replay=read.replay)
+            return None, commands.ReplayedLetter(
+                offset, commands.ReplayOutcome.SENT_BEFORE, topic, replay=read.replay
+            )
         if read.data is None:
             is_gone = read.letter.physical_offset < self._store.min_physical_offset
-            return None, ReplayedLetter(offset, ReplayOutcome.GONE if is_gone else ReplayOutcome.DAMAGED)
+            return None, commands.ReplayedLetter(
+                offset, commands.ReplayOutcome.GONE if is_gone else commands.ReplayOutcome.DAMAGED
+            )
         letter = decode_record(read.data, check_crc=False)
         found = letter.property_map()
         topic = work.header.topic or self._origin_of(letter, found, work.header.group)
         if topic is None:
-            return None, ReplayedLetter(offset, ReplayOutcome.UNPROVEN, reason=_UNPROVEN)
+            return None, commands.ReplayedLetter(offset, commands.ReplayOutcome.UNPROVEN, reason=_UNPROVEN)
         refused = self._why_not(work.request, topic)
         if refused is not None:
-            return None, ReplayedLetter(offset, refused[0], topic, refused[1])
+            return None, commands.ReplayedLetter(offset, refused[0], topic, refused[1])
         if work.header.dry_run:
-            return None, ReplayedLetter(offset, ReplayOutcome.SENT, topic)
+            return None, commands.ReplayedLetter(offset, commands.ReplayOutcome.SENT, topic)
         self._core.groups.requesters.drop_foreign(work.request.client, found)
         record = self._record(
             letter, found, topic, ReplayOf(letter.physical_offset, offset, work.letters_topic)
@@ -470,7 +463,7 @@ class ReplayProcessor(Processor):
 
         size = len(record.body) + len(record.properties) + _ROOM
         result = await self._core.puts.appender.append_or_refuse(size, put, topic)
-        replay = Replay(
+        replay = commands.Replay(
             offset,
             topic,
             record.queue_id,
@@ -479,7 +472,7 @@ class ReplayProcessor(Processor):
             record.unique_key or "",
             result.store_timestamp_ms,
         )
-        return result, ReplayedLetter(offset, ReplayOutcome.SENT, topic, replay=replay)
+        return result, commands.ReplayedLetter(offset, commands.ReplayOutcome.SENT, topic, replay=replay)
 
     def _origin_of(self, letter: Record, found: dict[str, str], group: str) -> str | None:
         """Return the topic that a letter came from; None if that is not proven.
@@ -499,21 +492,21 @@ class ReplayProcessor(Processor):
         is_original = original is not None and original.topic == origin and claim.is_of(original)
         return origin if is_original else None
 
-    def _why_not(self, request: Request, topic: str) -> tuple[ReplayOutcome, str] | None:
+    def _why_not(self, request: Request, topic: str) -> tuple[commands.ReplayOutcome, str] | None:
         """Return why nothing is sent to a topic for a user, and what to do; None if it is."""
         if not request.may(Right.WRITE, topic):
             return (
-                ReplayOutcome.NO_PERMISSION,
+                commands.ReplayOutcome.NO_PERMISSION,
                 f"the right {Right.WRITE} on topic {topic} is missing; {_ELSEWHERE}",
             )
         if self._topics.known(topic) is None:
             why = f"topic {topic} does not exist any more; reput topic create {topic}, or {_ELSEWHERE}"
-            return ReplayOutcome.NO_TOPIC, why
+            return commands.ReplayOutcome.NO_TOPIC, why
         if not self._topics.may_write(topic, 0):
             why = (
                 f"topic {topic} takes no messages; reput topic alter {topic} --permission rw, or {_ELSEWHERE}"
             )
-            return ReplayOutcome.REFUSED, why
+            return commands.ReplayOutcome.REFUSED, why
         return None
 
     def _record(self, letter: Record, found: dict[str, str], topic: str, replay_of: ReplayOf) -> Record:
@@ -581,7 +574,7 @@ class ReplayProcessor(Processor):
     @serves(RequestCode.QUERY_REPLAYS)
     async def query(self, request: Request) -> Response:
         """Answer how many dead letters of a group were replayed, and which of a range."""
-        header = QueryReplaysHeader.from_ext(request.ext)
+        header = commands.QueryReplaysHeader.from_ext(request.ext)
         topic = dlq_topic(check_group(header.group))
         self._topics.existing(topic)
         if header.end_offset > header.begin_offset:
@@ -590,8 +583,8 @@ class ReplayProcessor(Processor):
         low = self._store.min_offset_in_queue(topic, 0)
         high = self._store.max_offset_in_queue(topic, 0)
         begin = min(max(low, header.begin_offset), high)
-        end = max(begin, min(header.end_offset, high, begin + REPLAYED_AT_ONCE_MAX))
-        answer = Replays(kept=max(0, high - low), next_offset=end)
+        end = max(begin, min(header.end_offset, high, begin + commands.REPLAYED_AT_ONCE_MAX))
+        answer = commands.Replays(kept=max(0, high - low), next_offset=end)
         first = self._store.queue_units(topic, 0, low, 1)
         if first:
             answer.replayed = marks.count_from(first[0].physical_offset)
@@ -607,12 +600,12 @@ class ReplayProcessor(Processor):
         return Response(0, body=answer.to_json())
 
 
-def _replay_in(copy: Record, letter: _Letter) -> Replay | None:
+def _replay_in(copy: Record, letter: _Letter) -> commands.Replay | None:
     """Return the replay of a letter that a record is; None if it is another record."""
     replay_of = ReplayOf.of_properties(copy.properties, copy.prepared_transaction_offset)
     if replay_of is None or replay_of.physical_offset != letter.physical_offset:
         return None
-    return Replay(
+    return commands.Replay(
         letter.queue_offset,
         copy.topic,
         copy.queue_id,

@@ -40,17 +40,7 @@ from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.tables import Schedule
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.schedule import (
-    ChangeScheduleHeader,
-    ChangeScheduleResult,
-    ListSchedulesHeader,
-    MissedTimes,
-    ScheduleChange,
-    ScheduleDefinition,
-    ScheduleDescription,
-    ScheduleList,
-    ScheduleState,
-)
+from reput_protocol.commands import schedule as commands
 from reput_protocol.errors import ErrorCode, InvalidMessage, ReputError
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from reput_protocol.record.head import is_brokers_own
@@ -94,7 +84,7 @@ class NotNow(ReputError):
 class ScheduleHealth(NamedTuple):
     """Whether a schedule sends as it should, why not, and the first time for which it did not."""
 
-    state: ScheduleState
+    state: commands.ScheduleState
     reason: str = ""
     since_ms: int | None = None
 
@@ -197,10 +187,10 @@ class ScheduleFeature:
             self._begin(schedule, is_new=True)
         self._changed.set()
 
-    def described(self, schedule: Schedule) -> ScheduleDescription:
+    def described(self, schedule: Schedule) -> commands.ScheduleDescription:
         """Return what clients are told about a schedule of the table: without times if it is not understood."""
         health = self.health(schedule)
-        told = ScheduleDescription(
+        told = commands.ScheduleDescription(
             replace(schedule.definition, replaces=False),
             self._core.config.broker_name,
             schedule.is_paused,
@@ -226,25 +216,27 @@ class ScheduleFeature:
         """Return whether a schedule of the table sends as it should. Decided here, and nowhere else."""
         definition = schedule.definition
         if schedule.is_paused:
-            return ScheduleHealth(ScheduleState.PAUSED)
+            return ScheduleHealth(commands.ScheduleState.PAUSED)
         run = self.runs.get(definition.name)
         if run is None:
             why = self._not_understood.get(definition.name, "")
-            return ScheduleHealth(ScheduleState.FAILING, f"the broker does not understand it: {why}")
+            return ScheduleHealth(commands.ScheduleState.FAILING, f"the broker does not understand it: {why}")
         reason = self._messages.why_not(definition.topic) or run.last_reason
         if reason == "late":
             text = f"no broker could send within its catch-up of {definition.catch_up_s:g} s"
-            return ScheduleHealth(ScheduleState.MISSED, text, run.failing_since_ms)
+            return ScheduleHealth(commands.ScheduleState.MISSED, text, run.failing_since_ms)
         if reason:
             return ScheduleHealth(
-                ScheduleState.FAILING, _REASONS[reason].format(definition.topic), run.failing_since_ms
+                commands.ScheduleState.FAILING,
+                _REASONS[reason].format(definition.topic),
+                run.failing_since_ms,
             )
         if run.next_ms is not None and self._core.clock_ms() - run.next_ms > _LATE_MS:
             text = run.waits_for or "the broker sends later than it should"
-            return ScheduleHealth(ScheduleState.LATE, text, run.next_ms)
-        return ScheduleHealth(ScheduleState.ACTIVE)
+            return ScheduleHealth(commands.ScheduleState.LATE, text, run.next_ms)
+        return ScheduleHealth(commands.ScheduleState.ACTIVE)
 
-    def states(self) -> Iterator[tuple[str, ScheduleState]]:
+    def states(self) -> Iterator[tuple[str, commands.ScheduleState]]:
         """Yield the name and the state of each schedule."""
         for name, schedule in self._table.all.items():
             yield name, self.health(schedule).state
@@ -347,7 +339,7 @@ class ScheduleFeature:
     async def _due(self, run: Run, now_ms: int) -> list[int]:
         """Return the times for which a message is to be sent now, in order."""
         after_ms = max(run.done_ms, now_ms - run.catch_up_ms - 1)
-        wanted = _ALL_MAX if run.schedule.definition.missed is MissedTimes.ALL else 1
+        wanted = _ALL_MAX if run.schedule.definition.missed is commands.MissedTimes.ALL else 1
         due: list[int] = []
         until_ms = now_ms
         while len(due) < wanted:
@@ -523,7 +515,7 @@ class ScheduleProcessor(Processor):
     async def put(self, request: Request) -> Response:
         """Create or replace a schedule; it is on disk when this is answered. One that exists and is the same stays."""
         core, now_ms = self._core, self._core.clock_ms()
-        definition = request.content(ScheduleDefinition)
+        definition = request.content(commands.ScheduleDefinition)
         topic = definition.topic
         request.check(Right.WRITE.value, topic)
         self._check(definition, now_ms)
@@ -540,7 +532,7 @@ class ScheduleProcessor(Processor):
         await self._saver.save()
         return Response()
 
-    def _is_there(self, request: Request, definition: ScheduleDefinition) -> bool:
+    def _is_there(self, request: Request, definition: commands.ScheduleDefinition) -> bool:
         """Return whether the same schedule exists already.
 
         Raises:
@@ -560,7 +552,7 @@ class ScheduleProcessor(Processor):
         self._table.check_room(definition)
         return False
 
-    def _check(self, definition: ScheduleDefinition, now_ms: int) -> None:
+    def _check(self, definition: commands.ScheduleDefinition, now_ms: int) -> None:
         """Check all of a definition but that its topic exists.
 
         Raises:
@@ -604,26 +596,26 @@ class ScheduleProcessor(Processor):
     @serves(RequestCode.CHANGE_SCHEDULE)
     async def change(self, request: Request) -> Handled:
         """Delete, pause, resume or run a schedule; the change is on disk when this is answered."""
-        header = ChangeScheduleHeader.from_ext(request.ext)
+        header = commands.ChangeScheduleHeader.from_ext(request.ext)
         schedule = self._table.all.get(header.name)
         if schedule is None or schedule.definition.topic != header.topic:
             raise Refusal(
                 ErrorCode.NOT_FOUND, f"topic {header.topic!r} has no schedule {header.name!r}; list them"
             )
-        if header.change is ScheduleChange.RUN:
+        if header.change is commands.ScheduleChange.RUN:
             return self._run(request, schedule.definition)
-        if header.change is ScheduleChange.DELETE:
+        if header.change is commands.ScheduleChange.DELETE:
             self._table.delete(header.name)
-        elif schedule.is_paused != (header.change is ScheduleChange.PAUSE):
+        elif schedule.is_paused != (header.change is commands.ScheduleChange.PAUSE):
             self._service.note()  # so that the last time is not forgotten
             schedule = self._table.all[header.name]
             since_ms = self._core.clock_ms() if schedule.is_paused else schedule.since_ms
             self._table.put(replace(schedule, is_paused=not schedule.is_paused, since_ms=since_ms))
         self._service.changed(header.name)
         await self._saver.save()
-        return Response(0, ChangeScheduleResult().to_ext(request.header_type))
+        return Response(0, commands.ChangeScheduleResult().to_ext(request.header_type))
 
-    def _run(self, request: Request, definition: ScheduleDefinition) -> Put:
+    def _run(self, request: Request, definition: commands.ScheduleDefinition) -> Put:
         request.check(Right.WRITE.value, definition.topic)
         if self._core.topic_access.writable(definition.topic, 0) is None:
             raise Refusal(
@@ -638,7 +630,7 @@ class ScheduleProcessor(Processor):
         def answer(result: PutResult) -> Response:
             self._service.sent_by_hand(definition.name)
             place = offset_message_id(self._core.store.options.host, result.physical_offset)
-            told = ChangeScheduleResult(place, record.queue_id, result.queue_offset)
+            told = commands.ChangeScheduleResult(place, record.queue_id, result.queue_offset)
             return Response(0, told.to_ext(request.header_type))
 
         put = partial(self._core.store.put_record, record)
@@ -649,7 +641,7 @@ class ScheduleProcessor(Processor):
     @serves(RequestCode.LIST_SCHEDULES)
     def list(self, request: Request) -> Response:
         """Answer with the schedules of a topic, or all whose topics the user may see."""
-        header = ListSchedulesHeader.from_ext(request.ext)
+        header = commands.ListSchedulesHeader.from_ext(request.ext)
         found = [
             self._service.described(schedule)
             for name, schedule in self._table.all.items()
@@ -657,7 +649,7 @@ class ScheduleProcessor(Processor):
             and header.topic in (None, schedule.definition.topic)
             and request.may(Right.DESCRIBE, schedule.definition.topic)
         ]
-        return Response(0, body=ScheduleList.of(found).to_json())
+        return Response(0, body=commands.ScheduleList.of(found).to_json())
 
 
 def _duplicate(text: str) -> Refusal:

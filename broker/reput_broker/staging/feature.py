@@ -25,19 +25,7 @@ from reput_broker.tables.table_saver import SaveSoon
 from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.stage import (
-    AbortStagedHeader,
-    CommitStagedBody,
-    CommitStagedHeader,
-    CommitStagedResult,
-    EndStagingHeader,
-    QueryStagedHeader,
-    QueryStagedResult,
-    StagedBlock,
-    StageRecordsHeader,
-    StageRecordsResult,
-    staged_blocks,
-)
+from reput_protocol.commands import stage as commands
 from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
 from reput_protocol.kernel.records import COLUMNS, scan_records
 from reput_protocol.printable import counted
@@ -50,7 +38,7 @@ log = structlog.get_logger(__name__)
 class CheckedBlocks(NamedTuple):
     """The valid blocks of a request."""
 
-    blocks: list[StagedBlock]
+    blocks: list[commands.StagedBlock]
     sealed: bool
     """Whether a record holds a checksum over itself."""
 
@@ -66,7 +54,7 @@ def check_staged(body: Buffer, limits: BlockLimits, record_max: int) -> CheckedB
     Raises:
         RecordMalformed: a block or record is invalid, or larger than `record_max` bytes.
     """
-    blocks = list(staged_blocks(body))
+    blocks = list(commands.staged_blocks(body))
     sealed = False
     for block in blocks:
         data = memoryview(body)[block.start : block.end]
@@ -194,7 +182,7 @@ class StagingFeature(Processor):
     @serves(RequestCode.STAGE_RECORDS)
     async def stage(self, request: Request) -> Response:
         """Store staged blocks; the same blocks at the same position may be sent again."""
-        header = StageRecordsHeader.from_ext(request.ext)
+        header = commands.StageRecordsHeader.from_ext(request.ext)
         key = _key(header.query_id, header.batch_id, header.partition_id, header.staging_id)
         size = len(request.body)
         if await self._is_committed(key.query_id, key.batch_id):
@@ -273,7 +261,7 @@ class StagingFeature(Processor):
             return checked
 
         try:
-            for block in staged_blocks(body):
+            for block in commands.staged_blocks(body):
                 self._requesters.sent(request.client, body[block.start : block.end])
             checked = await trio.to_thread.run_sync(check, limiter=self._files)
         except RecordMalformed as error:
@@ -306,7 +294,7 @@ class StagingFeature(Processor):
     @serves(RequestCode.END_STAGING)
     async def end(self, request: Request) -> Response:
         """End a complete staging; answered once it is flushed."""
-        header = EndStagingHeader.from_ext(request.ext)
+        header = commands.EndStagingHeader.from_ext(request.ext)
         if await self._is_committed(header.query_id, header.batch_id):
             return _staged(request, header.position, kept=False)
         async with self._lock(header.staging_id):
@@ -347,9 +335,9 @@ class StagingFeature(Processor):
     @serves(RequestCode.COMMIT_STAGED)
     def commit(self, request: Request) -> None:
         """Queue a batch to be committed, which continues if the client disconnects; it may ask again."""
-        header = CommitStagedHeader.from_ext(request.ext)
+        header = commands.CommitStagedHeader.from_ext(request.ext)
         _key(header.query_id, header.batch_id, 0)
-        parts = CommitStagedBody.from_json(request.body).parts
+        parts = commands.CommitStagedBody.from_json(request.body).parts
         self._staging.touch(header.query_id)
         try:
             self._commits.send_nowait(_Waiting(request, Commit(header.query_id, header.batch_id, parts)))
@@ -375,13 +363,13 @@ class StagingFeature(Processor):
             )
             return Refusal(ErrorCode.INTERNAL, f"{error}; see the broker's log").response()
         self._save_soon.changed()
-        result = CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
+        result = commands.CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
         return Response(0, result.to_ext(request.header_type))
 
     @serves(RequestCode.ABORT_STAGED)
     async def abort(self, request: Request) -> Response:
         """Drop what is staged for a batch, unless the batch is being published."""
-        header = AbortStagedHeader.from_ext(request.ext)
+        header = commands.AbortStagedHeader.from_ext(request.ext)
         if not self._committer.decision.covers(header.query_id, header.batch_id):
             await self._remove(
                 [file for file in self._staging.of(header.query_id) if file.key.batch_id == header.batch_id]
@@ -392,7 +380,7 @@ class StagingFeature(Processor):
     async def query(self, request: Request) -> Response:
         """Answer a query's stagings and last batch, or the totals."""
         await self._committer.confirmed()
-        return self._known(request, QueryStagedHeader.from_ext(request.ext).query_id)
+        return self._known(request, commands.QueryStagedHeader.from_ext(request.ext).query_id)
 
     def _known(self, request: Request, query_id: str | None) -> Response:
         if query_id is None:
@@ -402,7 +390,7 @@ class StagingFeature(Processor):
             last = self._batches.last(query_id)
             count, size = len(files), sum(file.size for file in files)
             last_batch_id = -1 if last is None else last.batch_id
-        result = QueryStagedResult(
+        result = commands.QueryStagedResult(
             count, size, last_batch_id, self._topic_access.new_topic_queues, self._limits.body_bytes_max
         )
         return Response(0, result.to_ext(request.header_type))
@@ -471,7 +459,7 @@ def _key(query_id: str, batch_id: int, partition_id: int, staging_id: str | None
 
 
 def _staged(request: Request, position: int, *, kept: bool = True) -> Response:
-    return Response(0, StageRecordsResult(position, kept).to_ext(request.header_type))
+    return Response(0, commands.StageRecordsResult(position, kept).to_ext(request.header_type))
 
 
 def last_file_start(store: MessageStore) -> int:

@@ -38,26 +38,9 @@ from reput_broker.tables.config_file import (
     SaveJob,
 )
 from reput_broker.tables.table_saver import save_now
+from reput_protocol import names
 from reput_protocol.commands.topic import EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE, TopicConfig
 from reput_protocol.errors import ErrorCode, ReputError
-from reput_protocol.names import (
-    BENCHMARK_TOPIC,
-    DEFAULT_TOPIC,
-    DELAY_CANCEL_TOPIC,
-    DLQ_PREFIX,
-    OFFSET_MOVED_EVENT,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-    SINK_TOPIC,
-    STAGED_TOPIC,
-    TIMER_TOPIC,
-    TRACE_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-    check_topic,
-    is_system_topic,
-)
 from reput_protocol.store.topic_journal import (
     TABLE,
     TOPIC_JOURNAL,
@@ -190,7 +173,7 @@ class TopicConfigManager(SavedTable):
 
     def get(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, or None if it does not exist."""
-        if topic == DEFAULT_TOPIC and not self._options.auto_create:
+        if topic == names.DEFAULT_TOPIC and not self._options.auto_create:
             return None
         return self._topics.get(topic)
 
@@ -198,7 +181,7 @@ class TopicConfigManager(SavedTable):
         """Return the settings of the bundled client's topics at first use, under the template's name; None if they are
         not created.
         """
-        template = self.get(DEFAULT_TOPIC)
+        template = self.get(names.DEFAULT_TOPIC)
         queues = self._options.default_queues
         return (
             None if template is None else replace(template, read_queue_nums=queues, write_queue_nums=queues)
@@ -208,12 +191,12 @@ class TopicConfigManager(SavedTable):
         """Return every topic by its name, including the system's."""
         topics = dict(self._topics)
         if not self._options.auto_create:
-            topics.pop(DEFAULT_TOPIC, None)
+            topics.pop(names.DEFAULT_TOPIC, None)
         return topics
 
     def is_system(self, topic: str) -> bool:
         """Tell whether a topic belongs to the system: it is not listed to users, and they cannot delete it."""
-        return is_system_topic(topic, self._names)
+        return names.is_system_topic(topic, self._names)
 
     def user_topic_count(self) -> int:
         """Return the number of topics, without the system's."""
@@ -247,8 +230,8 @@ class TopicConfigManager(SavedTable):
 
     def new_on_send(self, topic: str, queues: int | None = None) -> TopicConfig | None:
         """Return what `create_on_send` would create; raises like it."""
-        check_topic(topic)
-        template = self.get(DEFAULT_TOPIC)
+        names.check_topic(topic)
+        template = self.get(names.DEFAULT_TOPIC)
         if self._user_topics >= self._options.auto_create_max:
             raise TooManyTopics(topic, self._options.auto_create_max)
         if template is not None and template.perm & PERM_INHERIT:
@@ -256,7 +239,7 @@ class TopicConfigManager(SavedTable):
                 self.new_topic_queues if queues is None else max(1, min(queues, template.write_queue_nums))
             )
             return _topic(topic, count, template.perm & ~PERM_INHERIT)
-        return _topic(topic, 1) if topic.startswith(RETRY_PREFIX) else None
+        return _topic(topic, 1) if topic.startswith(names.RETRY_PREFIX) else None
 
     @property
     def new_topic_queues(self) -> int:
@@ -265,12 +248,12 @@ class TopicConfigManager(SavedTable):
 
     def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
         """Return a retry or dead-letter topic, created if necessary; see `create_on_send`."""
-        assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
-        return self._topics.get(topic) or self._created(_topic(check_topic(topic), queues))
+        assert topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)), topic
+        return self._topics.get(topic) or self._created(_topic(names.check_topic(topic), queues))
 
     def create_system(self, topic: str, queues: int) -> TopicConfig:
         """Return a topic of the system, created if necessary; see `create_on_send`."""
-        assert is_system_topic(topic), topic
+        assert names.is_system_topic(topic), topic
         return self._topics.get(topic) or self._created(_topic(topic, queues))
 
     def _created(self, config: TopicConfig) -> TopicConfig:
@@ -282,7 +265,7 @@ class TopicConfigManager(SavedTable):
 
         It gets no generation: the messages are its own.
         """
-        self._set(_topic(check_topic(topic), queues))
+        self._set(_topic(names.check_topic(topic), queues))
 
     def of_accepted(self, topic: str, queue_id: int, stored_ms: int) -> TopicConfig | None:
         """Return the topic of a message that waits to be put there; None if the topic was deleted.
@@ -444,24 +427,24 @@ class TopicConfigManager(SavedTable):
     def _system_topics(self) -> list[TopicConfig]:
         cluster, broker_name = self._names
         return [
-            _topic(SELF_TEST_TOPIC, 1),
-            _topic(BENCHMARK_TOPIC, 1024),
+            _topic(names.SELF_TEST_TOPIC, 1),
+            _topic(names.BENCHMARK_TOPIC, 1024),
             _topic(cluster, 16, PERM_DEFAULT | PERM_INHERIT),
             _topic(broker_name, 1, PERM_DEFAULT | PERM_INHERIT),
-            _topic(OFFSET_MOVED_EVENT, 1),
-            _topic(TRACE_TOPIC, 1),
-            _topic(SCHEDULE_TOPIC, 18),
+            _topic(names.OFFSET_MOVED_EVENT, 1),
+            _topic(names.TRACE_TOPIC, 1),
+            _topic(names.SCHEDULE_TOPIC, 18),
             _topic(f"{cluster}_REPLY_TOPIC", 1),
             _topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8),
             _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker_name}", 1, PERM_INHERIT),
-            _topic(TRANS_HALF_TOPIC, 1),
-            _topic(TRANS_OP_HALF_TOPIC, 1),
-            _topic(TIMER_TOPIC, 1),
-            _topic(DELAY_CANCEL_TOPIC, 1),
+            _topic(names.TRANS_HALF_TOPIC, 1),
+            _topic(names.TRANS_OP_HALF_TOPIC, 1),
+            _topic(names.TIMER_TOPIC, 1),
+            _topic(names.DELAY_CANCEL_TOPIC, 1),
             # Always there: a slave deletes the queues of a topic that its master does not have.
-            _topic(SINK_TOPIC, 1, PERM_READ),
-            _topic(STAGED_TOPIC, 1, PERM_READ),
-            _topic(DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
+            _topic(names.SINK_TOPIC, 1, PERM_READ),
+            _topic(names.STAGED_TOPIC, 1, PERM_READ),
+            _topic(names.DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
         ]
 
 
