@@ -22,7 +22,7 @@ from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer, Refusal, Response
 from reput_broker.server.listener import Server
-from reput_broker.staging.publisher import Publisher, StagedCopies
+from reput_broker.staging.batches import Publisher, StagedCopies
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.tables.tables import Tables
 from reput_client import Consumer, Message, Producer, ReceivedMessage, TransactionProducer, TransactionState

@@ -22,9 +22,8 @@ import trio
 
 from reput_broker.remoting.request import Refusal
 from reput_broker.staging import committer
-from reput_broker.staging.batches import CommittedBatches, StagingState
+from reput_broker.staging.batches import CommittedBatches, Publisher, StagingState
 from reput_broker.staging.committer import Committer
-from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.staging_file import StagingFile
 from reput_broker.tenure.core import Core
 

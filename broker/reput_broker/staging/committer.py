@@ -27,6 +27,8 @@ from reput_broker.staging.batches import (
     CommittedBatch,
     Decision,
     Intent,
+    Publisher,
+    StagedCopies,
     StagingFacts,
     StagingState,
     begin_marker,
@@ -35,8 +37,8 @@ from reput_broker.staging.batches import (
     marker_of,
     read_intent,
     read_marker,
+    records_from,
 )
-from reput_broker.staging.publisher import Publisher, StagedCopies, records_from
 from reput_broker.staging.staging_file import PlacedBlock, StagingFile, remove
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.file_io import is_no_space
