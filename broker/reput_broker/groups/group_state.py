@@ -12,7 +12,7 @@ import trio
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.client_table import Requesters
 from reput_broker.groups.consumer_groups import ConsumerGroups, GroupReaders
-from reput_broker.groups.health import GroupFacts, GroupsHealth
+from reput_broker.groups.health import GroupsHealth
 from reput_broker.groups.lag import GroupPositions, GroupProgress, LagService, StoreTimes
 from reput_broker.groups.membership import GroupNotifier, Membership
 from reput_broker.groups.offset_updates import OffsetCommits, PendingResets
@@ -207,20 +207,7 @@ class GroupState:
         self.positions = GroupPositions(tables.offsets, self.progress, self.online)
         self.lag = LagService(store, self.positions, self.times, clock_ms=clock_ms)
         self.health = GroupsHealth(
-            options,
-            store,
-            tables.groups,
-            GroupFacts(
-                self.online,
-                self.membership.awaited,
-                self.readers,
-                self.positions,
-                self.progress,
-                self.locks,
-                self.lag.figures,
-            ),
-            broker_name=broker_name,
-            clock_ms=clock_ms,
+            self, options, store, tables.groups, broker_name=broker_name, clock_ms=clock_ms
         )
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
