@@ -12,7 +12,6 @@ import structlog
 import trio
 
 from reput_broker.delay.delayed_record import DelayRedirects
-from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
 from reput_broker.groups.group_state import check_not_brokers
 from reput_broker.namesrv.route_info import RouteInfoManager
@@ -37,7 +36,7 @@ from reput_protocol.commands.pop import (
 )
 from reput_protocol.commands.topic import RouteHeader, TopicRoute
 from reput_protocol.errors import BodyMalformed, ErrorCode, ReputError
-from reput_protocol.names import RETRY_PREFIX, check_group, check_topic, revive_topic
+from reput_protocol.names import RETRY_PREFIX, check_group, check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
@@ -65,17 +64,9 @@ class PopFeature:
         delay_redirects: DelayRedirects,
         routes: RouteInfoManager,
     ) -> None:
-        config, store = core.config, core.store
-        topic = revive_topic(config.cluster)
         self._core = core
         self._orders_saver = TableSaver(orders)
-        positions = PopPositions(
-            store,
-            core.tables.offsets,
-            core.groups.resets,
-            on_commit=core.tables.offsets_soon.committed,
-            on_reset=orders.clear,
-        )
+        positions = PopPositions(core, on_reset=orders.clear)
         polling = PopPolling(core.hold)
         self._state = state = PopState(
             queues=PopQueues(core, positions),
@@ -89,9 +80,7 @@ class PopFeature:
         core.arrivals.follow(positions.dispatched)
         core.arrivals.follow(polling.dispatched)
         core.groups.when_forgotten(self._forget)
-        reader = RecordReader(store, core.warm_from)
-        self._revive = PopReviveService(core, topic, delays.timers, reader, state.in_flight)
-        core.arrivals.watch(topic, self._revive.arrived)
+        self._revive = PopReviveService(core, delays.timers, state.in_flight)
         self._assignment = AssignmentProcessor(core, routes)
         self.processors = (
             PopProcessor(core, state),

@@ -22,15 +22,14 @@ from typing import NamedTuple
 
 import structlog
 
-from reput_broker.groups.offset_updates import PendingResets
 from reput_broker.pop.checkpoints import CheckPoint, Passed, read_entry, read_passed
 from reput_broker.store.base.dispatch import DispatchBatch
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
-from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.errors import InvalidName, ReputError
 from reput_protocol.names import POP_PASSED_GROUP, RETRY_PREFIX, TIMER_TOPIC
@@ -71,24 +70,14 @@ class PopPositions:
     """The positions of one broker. One owner.
 
     Args:
-        resets: offsets that an administrator has set; a pop takes them, as a pull does.
-        on_commit: called after each commit.
         on_reset: called with a place whose position an administrator has set.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        offsets: ConsumerOffsetManager,
-        resets: PendingResets,
-        *,
-        on_commit: Callable[[], None],
-        on_reset: Callable[[PoppedQueue], None],
-    ) -> None:
-        self._store = store
-        self._offsets = offsets
-        self._resets = resets
-        self._on_commit = on_commit
+    def __init__(self, core: Core, on_reset: Callable[[PoppedQueue], None]) -> None:
+        self._store = core.store
+        self._offsets = core.tables.offsets
+        self._resets = core.groups.resets
+        self._on_commit = core.tables.offsets_soon.committed
         self._on_reset = on_reset
         self._positions: dict[PoppedQueue, _Position] = {}
         self._waiting: dict[tuple[str, int], deque[tuple[Written, PoppedQueue]]] = {}
