@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from reput_broker.access.control import AccessControl
-from reput_broker.access.opening import open_access
+from reput_broker.access.control import AccessControl, open_access
 from reput_broker.access.pages import GuardedPages
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.live_config import LiveConfig
@@ -35,10 +34,9 @@ from reput_broker.config.options import path_text
 from reput_broker.config.properties import Properties
 from reput_broker.console.app import Console
 from reput_broker.groups.cold_quotas import ColdQuotas
-from reput_broker.ha.election.elector import Elector, slave_id
-from reput_broker.ha.election.opening import NOT_OPEN, make_elector
-from reput_broker.ha.election.others import OtherMembers
-from reput_broker.ha.log_comparison import OwnLog
+from reput_broker.ha.election.candidacy import OtherMembers
+from reput_broker.ha.election.elector import NOT_OPEN, Elector, make_elector, slave_id
+from reput_broker.ha.epochs import OwnLog
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters, ProxyCounters
 from reput_broker.observe.figures import measure_loop_delay

@@ -18,8 +18,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from reput_broker.access.control import AccessControl
-from reput_broker.access.opening import Access, open_access
+from reput_broker.access.control import Access, AccessControl, open_access
 from reput_broker.access.pages import GuardedPages
 from reput_broker.access.processor import UsersProcessor
 from reput_broker.compose.live_config import LiveConfig
@@ -43,8 +42,8 @@ from reput_broker.server.http_server import App, serve_http
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.store.base.errors import directory_refusals
 from reput_broker.store.base.file_io import make_directories
-from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.tables import KVConfigManager
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

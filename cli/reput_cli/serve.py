@@ -133,7 +133,7 @@ def checked_config(load: Callable[[], BrokerConfig], *, opens_files: bool = Fals
 
 def _check_files(config: BrokerConfig) -> None:
     """Raise ConfigError if certificates, keys, users or the proxy cannot be used, or certificates have ended."""
-    from reput_broker.access.opening import NoUsers, check_users
+    from reput_broker.access.control import NoUsers, check_users
     from reput_broker.access.user_file import UserFileRefused
     from reput_broker.compose.proxy_process import check_proxy
     from reput_broker.config.errors import ConfigError, ConfigProblem

@@ -36,7 +36,7 @@ from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted, printable, printable_json
 
 if TYPE_CHECKING:
-    from reput_broker.tools.export import ExportRange, TopicExport
+    from reput_broker.tools.dump import ExportRange, TopicExport
     from reput_broker.tools.repair_plan import RepairPlan
     from reput_broker.tools.verify import Verification
     from reput_protocol.record.record import Record
@@ -419,8 +419,7 @@ def export(
 
     Every record is checked. A damaged message is left out and reported on stderr; the exit code is then 7.
     """
-    from reput_broker.tools.dump import NotThere
-    from reput_broker.tools.export import TopicExport
+    from reput_broker.tools.dump import NotThere, TopicExport
 
     printer = Printer(settings)
     if form == "parquet":
@@ -450,7 +449,7 @@ def export(
 
 
 def _range(start: Position | None, stop: Position | None) -> ExportRange:
-    from reput_broker.tools.export import ExportRange
+    from reput_broker.tools.dump import ExportRange
 
     return ExportRange(
         start.offset if start else None,
@@ -461,7 +460,7 @@ def _range(start: Position | None, stop: Position | None) -> ExportRange:
 
 
 def _good(source: TopicExport, report_progress: Callable[[int, int], None]) -> Iterator[Record]:
-    from reput_broker.tools.export import BadMessage
+    from reput_broker.tools.dump import BadMessage
 
     done = -1
     for message in source.messages():

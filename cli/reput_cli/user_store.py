@@ -54,7 +54,7 @@ def user_store_options(command: _Command) -> _Command:
 
 
 def _file(path: str | None, config: str | None, data_dir: str | None) -> UserFile:
-    from reput_broker.access.opening import user_file_of
+    from reput_broker.access.control import user_file_of
     from reput_broker.access.user_file import UserFile
     from reput_broker.config.loading import load_config
 
@@ -106,8 +106,7 @@ class UsersInFile:
 
     def create_user(self, name: str, secret: str, *, is_admin: bool, groups: Iterable[str]) -> None:
         """Create a user."""
-        from reput_broker.access.changes import with_new_user
-        from reput_broker.access.model import User
+        from reput_broker.access.model import User, with_new_user
 
         user = User(name, secret, is_admin=is_admin, groups=tuple(groups))
         self._change(lambda users: with_new_user(users, user))
@@ -122,7 +121,7 @@ class UsersInFile:
         groups: Iterable[str] | None,
     ) -> None:
         """Alter a user; what is None stays as it is."""
-        from reput_broker.access.changes import with_altered_user
+        from reput_broker.access.model import with_altered_user
 
         self._change(
             lambda users: with_altered_user(
@@ -148,7 +147,7 @@ class UsersInFile:
         )
 
     def _change_rules(self, subject: str, change: RulesChange) -> None:
-        from reput_broker.access.changes import with_changed_rules
+        from reput_broker.access.model import with_changed_rules
 
         self._change(lambda users: with_changed_rules(users, subject, change))
 

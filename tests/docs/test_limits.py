@@ -14,11 +14,10 @@ from reput_broker.delay import feature as delay_feature
 from reput_broker.ha import service as ha_service
 from reput_broker.schedule import feature as schedule_feature
 from reput_broker.schedule import messages as schedule_messages
-from reput_broker.schedule import times as schedule_times
 from reput_broker.send import send_records
 from reput_broker.server import gate, http_server
 from reput_broker.store.index import query
-from reput_broker.tables import schedules
+from reput_broker.tables import tables
 from reput_broker.transactions import feature as transaction_feature
 from reput_client.consume import pull, send_back
 from reput_client.produce import accumulator
@@ -61,12 +60,12 @@ FIXED: Final[dict[str, float]] = {
     "SQL92 expression": compiler.CHARACTERS_MAX,
     "operands and operations of an SQL92 expression": compiler.PARTS_MAX,
     "nesting of an SQL92 expression": compiler.DEPTH_MAX,
-    "schedules": schedules._SCHEDULES_MAX,
-    "definitions of all schedules": schedules._BYTES_MAX,
+    "schedules": tables._SCHEDULES_MAX,
+    "definitions of all schedules": tables._SCHEDULES_BYTES_MAX,
     "slaves of a master": ha_service._SLAVES_MAX,
     "brokers of `reput serve --brokers`": side_by_side.BROKERS_MAX,
     "longest of the 18 delay levels": delays.DELAY_LEVELS_MS[17] / 1000,
-    "interval of a schedule": schedule_times._INTERVAL_MAX_S,
+    "interval of a schedule": schedule_messages._INTERVAL_MAX_S,
     "redeliveries of a message": group.RETRY_MAX_TIMES,
     "messages of `PullConsumer.pull`, by default": pull.PULL_MESSAGES_MAX,
     "messages of `PopConsumer.receive`": pop.POP_MESSAGES_MAX,

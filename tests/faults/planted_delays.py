@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from reput_broker.delay import delayed_record, timer_feed
-from reput_broker.delay.canceller import Canceller
+from reput_broker.delay import delayed_record, deliverer
 from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_log import TimerLog
 from reput_broker.delay.timer_message_store import TimerMessageStore
+from reput_broker.delay.waiting_messages import Canceller
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_protocol.record.record import Record
 
@@ -55,8 +55,9 @@ def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
 
     def put(cancelling: Canceller, delayed: DelayedRecord, record: Record) -> PutResult:
         with pytest.MonkeyPatch.context() as inner:
-            done = PutResult(PutStatus.PUT_OK, 0, 0, cancelling._store.max_physical_offset)
-            inner.setattr(cancelling._store, "put_record", lambda _: done)
+            store = cancelling._core.store
+            done = PutResult(PutStatus.PUT_OK, 0, 0, store.max_physical_offset)
+            inner.setattr(store, "put_record", lambda _: done)
             return real(cancelling, delayed, record)
 
     patch.setattr(Canceller, "_put", put)
@@ -64,4 +65,4 @@ def cancelled_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 def fired_with_the_slot(patch: pytest.MonkeyPatch) -> None:
     """All messages of a second are delivered with it, at any millisecond."""
-    patch.setattr(timer_feed, "_due_ms", lambda _, slot_ms: slot_ms)
+    patch.setattr(deliverer, "_due_ms", lambda _, slot_ms: slot_ms)

@@ -13,7 +13,7 @@ from reput_broker.store.opening import directory_swap
 from reput_broker.store.opening import lock as dir_lock
 from reput_broker.store.opening import start as opening
 from reput_broker.store.opening.lock import DirectoryLock, LogDirectoryLocks
-from reput_broker.tools import rebuild, repair, repair_files
+from reput_broker.tools import rebuild, repair, repair_plan
 from reput_broker.tools import rebuild as rebuild_queues
 from reput_broker.tools.rebuild import QueuesRebuild
 from reput_broker.tools.repair import SideDirectory
@@ -74,7 +74,7 @@ def _copy_unsynced(source: Path, start: int, stop: int, target: Path) -> None:
 
 def copy_not_synced_before_removal(patch: pytest.MonkeyPatch) -> None:
     """a repair removes a file from another disk before its copy is on this one"""
-    patch.setattr(repair_files, "copy_part", _copy_unsynced)
+    patch.setattr(repair_plan, "copy_part", _copy_unsynced)
 
 
 def cut_before_copies_are_synced(patch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def cut_before_copies_are_synced(patch: pytest.MonkeyPatch) -> None:
 
 def side_names_not_synced(patch: pytest.MonkeyPatch) -> None:
     """a repair moves files into directories whose own names are not on the disk"""
-    patch.setattr(repair_files, "make_directories", lambda path: path.mkdir(parents=True, exist_ok=True))
+    patch.setattr(repair_plan, "make_directories", lambda path: path.mkdir(parents=True, exist_ok=True))
 
 
 def cut_without_a_mark(patch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ def delayed_early() -> None:
 
 def delayed_twice() -> None:
     """after a kill the schedule does not look in the log for what it has delivered"""
-    from reput_broker.delay.recovery import DeliveredRecords
+    from reput_broker.delay.delayed_record import DeliveredRecords
 
     DeliveredRecords._note = lambda *_: None  # type: ignore[method-assign]
 

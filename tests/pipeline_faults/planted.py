@@ -50,7 +50,7 @@ def commit_not_remembered() -> None:
 
 def recovery_publishes_all() -> None:
     """a broker that starts with a batch published in part does not look for what is there already"""
-    from reput_broker.staging.publisher import Publisher
+    from reput_broker.staging.batches import Publisher
 
     async def nothing(*_: object) -> dict[Any, int]:
         return {}

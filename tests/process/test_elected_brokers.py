@@ -15,15 +15,14 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import slave_synchronize
-from reput_broker.ha.election import copies
-from reput_broker.ha.election.copies import LogCopies, TableCopies
+from reput_broker.ha.election import in_sync_set
+from reput_broker.ha.election.in_sync_set import LogCopies, TableCopies
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer, Refusal, Response
 from reput_broker.server.listener import Server
-from reput_broker.staging.copies import StagedCopies
-from reput_broker.staging.publisher import Publisher
+from reput_broker.staging.batches import Publisher, StagedCopies
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.tables.tables import Tables
 from reput_client import Consumer, Message, Producer, ReceivedMessage, TransactionProducer, TransactionState
@@ -404,7 +403,7 @@ async def test_a_master_that_stops_does_not_wait_for_members_that_wait_for_chang
     for module, name, longest in (
         (slave_synchronize, "_WAIT_MS", 60_000),
         (slave_synchronize, "_TIMEOUT_S", 60.0),
-        (copies, "_HELD_S", 60.0),
+        (in_sync_set, "_HELD_S", 60.0),
     ):
         monkeypatch.setattr(module, name, longest)
     close_all, are_busy = Server.close_all, list[bool]()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reput_broker.access.opening import user_file_of
+from reput_broker.access.control import user_file_of
 from reput_broker.background import BackgroundBroker
 from reput_cli import cluster, user
 from reput_cli.doctor import cluster as doctor

@@ -15,7 +15,7 @@ from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.compose import master as compose
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.election.others import OtherMembers
+from reput_broker.ha.election.candidacy import OtherMembers
 from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemotingClient
 from reput_broker.remoting.request import ClientAnswer

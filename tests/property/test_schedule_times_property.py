@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from reput_broker.schedule.times import IntervalTimes, Times, between, times_of
+from reput_broker.schedule.messages import IntervalTimes, Times, between, times_of
 
 MINUTE = timedelta(minutes=1)
 RANGES = (range(60), range(24), range(1, 32), range(1, 13), range(8))

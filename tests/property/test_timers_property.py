@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reput_broker.delay.recovery import OffsetSet
+from reput_broker.delay.delayed_record import OffsetSet
 from reput_broker.delay.timer_log import NO_POSITION
 from reput_broker.delay.timer_message_store import Timed, TimerMessageStore
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of

@@ -8,7 +8,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reput_broker.schedule.service import Run, ScheduleService
+from reput_broker.schedule.feature import Run, ScheduleFeature
 from reput_protocol.commands.schedule import MissedTimes
 from support.planted_bugs import Bug, table_of
 
@@ -16,41 +16,41 @@ from support.planted_bugs import Bug, table_of
 def forgets_the_log() -> None:
     """a start believes the table, which lacks the last times"""
 
-    async def settle(self: ScheduleService, run: Run, now_ms: int) -> None:
+    async def settle(self: ScheduleFeature, run: Run, now_ms: int) -> None:
         del self, now_ms
         run.is_settled = True
 
-    ScheduleService._settle = settle  # type: ignore[method-assign]
+    ScheduleFeature._settle = settle  # type: ignore[method-assign]
 
 
 def begins_now() -> None:
     """a start sends nothing for the times before it"""
 
-    async def settle(self: ScheduleService, run: Run, now_ms: int) -> None:
+    async def settle(self: ScheduleFeature, run: Run, now_ms: int) -> None:
         del self
         run.advance(now_ms)
         run.is_settled = True
 
-    ScheduleService._settle = settle  # type: ignore[method-assign]
+    ScheduleFeature._settle = settle  # type: ignore[method-assign]
 
 
 def sends_twice() -> None:
     """every third message of a schedule is sent twice"""
-    real = ScheduleService._send
+    real = ScheduleFeature._send
 
-    async def send(self: ScheduleService, run: Run, time_ms: int) -> None:
+    async def send(self: ScheduleFeature, run: Run, time_ms: int) -> None:
         await real(self, run, time_ms)
         if run.sent % 3 == 0:
             await real(self, run, time_ms)
 
-    ScheduleService._send = send  # type: ignore[method-assign]
+    ScheduleFeature._send = send  # type: ignore[method-assign]
 
 
 def leaves_out() -> None:
     """a schedule that sends only the latest of missed times leaves out every third one"""
-    real = ScheduleService._due
+    real = ScheduleFeature._due
 
-    async def due(self: ScheduleService, run: Run, now_ms: int) -> list[int]:
+    async def due(self: ScheduleFeature, run: Run, now_ms: int) -> list[int]:
         found = await real(self, run, now_ms)
         if run.schedule.definition.missed is MissedTimes.LATEST and run.sent % 3 == 2:
             run.sent += 1
@@ -58,7 +58,7 @@ def leaves_out() -> None:
             return []
         return found
 
-    ScheduleService._due = due  # type: ignore[method-assign]
+    ScheduleFeature._due = due  # type: ignore[method-assign]
 
 
 BUGS: Final = table_of(map(Bug, (forgets_the_log, begins_now, sends_twice, leaves_out)))

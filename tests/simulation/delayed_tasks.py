@@ -11,6 +11,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -265,12 +266,12 @@ def too_early() -> None:
     real = Deliverer.step
 
     async def step(self: Deliverer, **options: Any) -> int:
-        clock_ms = self._clock_ms
-        self._clock_ms = lambda: clock_ms() + _AHEAD_MS
+        core = self._core
+        self._core = replace(core, clock_ms=lambda: core.clock_ms() + _AHEAD_MS)
         try:
             return await real(self, **options)
         finally:
-            self._clock_ms = clock_ms
+            self._core = core
 
     Deliverer.step = step  # type: ignore[method-assign]
 

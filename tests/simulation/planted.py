@@ -66,13 +66,13 @@ def no_fence() -> None:
 
 def truncation_forgotten() -> None:
     """a member whose log differs from the new master's keeps it and goes on copying"""
-    from reput_broker.ha import client, log_comparison
+    from reput_broker.ha import client, epochs
 
-    real = log_comparison.decide
+    real = epochs.decide
 
     def forgetful(own: Any, master: Any) -> Any:
         decision = real(own, master)
-        return log_comparison.Follow() if isinstance(decision, log_comparison.TruncateTo) else decision
+        return epochs.Follow() if isinstance(decision, epochs.TruncateTo) else decision
 
     client.decide = forgetful  # type: ignore[attr-defined]
 
@@ -129,7 +129,7 @@ def level_not_repeated() -> None:
 
 def changes_answered_at_once() -> None:
     """a master answers commits and changes of tables before the in-sync set has them"""
-    from reput_broker.ha.election.copies import TableCopies
+    from reput_broker.ha.election.in_sync_set import TableCopies
 
     TableCopies._counts = property(lambda _: False)  # type: ignore[method-assign,assignment]
 

@@ -21,7 +21,7 @@ from histories import consuming, instruments, terms
 from histories.consuming import Member
 from reput_broker.delay import state
 from reput_broker.groups import membership
-from reput_broker.ha.election import mastership, opening
+from reput_broker.ha.election import elector, mastership
 from reput_client import Admin
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
@@ -174,7 +174,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.failovers = 0
         self.engine = EngineState(lease_s=_LEASE_S)
-        patch.object(opening, "_make_engine", lambda _: self._connect_to_engine()).start()
+        patch.object(elector, "_make_engine", lambda _: self._connect_to_engine()).start()
         self._numbers = {"m": 0, "p": 0, "r": 0, "q": 0}
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

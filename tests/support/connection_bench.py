@@ -10,7 +10,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from reput_broker.access.opening import Access
+from reput_broker.access.control import Access
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters

@@ -19,9 +19,9 @@ import trio
 from faults.workload import abandon
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
-from reput_broker.delay.canceller import Canceller
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.delay.state import open_delay_state
+from reput_broker.delay.waiting_messages import Canceller
 from reput_broker.put.arrivals import Arrivals
 from reput_broker.put.fence import Fence
 from reput_broker.put.own_puts import OwnPuts

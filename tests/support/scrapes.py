@@ -13,9 +13,8 @@ from prometheus_client.utils import floatToGoString
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
-from reput_broker.groups.lag import LagFigures
-from reput_broker.groups.producer_groups import ProducerGroups
-from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.lag import GroupProgress, LagFigures
+from reput_broker.groups.membership import ProducerGroups
 from reput_broker.observe.counters import (
     Counters,
     DelayStats,

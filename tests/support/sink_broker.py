@@ -22,11 +22,9 @@ import trio
 
 from reput_broker.remoting.request import Refusal
 from reput_broker.staging import committer
-from reput_broker.staging.batches import CommittedBatches
+from reput_broker.staging.batches import CommittedBatches, Publisher, StagingState
 from reput_broker.staging.committer import Committer
-from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.staging_file import StagingFile
-from reput_broker.staging.staging_table import StagingState
 from reput_broker.tenure.core import Core
 
 COPIED_WITHIN_S = 10.0

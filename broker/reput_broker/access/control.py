@@ -2,6 +2,7 @@
 AuthorizationEvaluator).
 
 `authenticate` comes first for every request, whatever its code and header type; `authorize` comes before the handler.
+`open_access` makes the access control that the configuration asks for, when a broker or name server starts.
 """
 
 from __future__ import annotations
@@ -11,24 +12,26 @@ import secrets
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Mapping
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import structlog
 import trio
 
-from reput_broker.access.attempts import Attempts
-from reput_broker.access.audit import Audited, RefusalLog, request_name
 from reput_broker.access.model import STRANGER, Account, Need, User, Users
-from reput_broker.access.requests import requirement_of
-from reput_broker.access.user_file import FileState, UserFile, UserFileRefused
+from reput_broker.access.requests import Audited, RefusalLog, request_name, requirement_of
+from reput_broker.access.user_file import FileState, UserFile, UserFileRefused, write_private
+from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.remoting.request import Refusal, Request
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import SignatureChallenge
-from reput_protocol.errors import ErrorCode
-from reput_protocol.rights import Right
+from reput_protocol.errors import ErrorCode, ReputError
+from reput_protocol.rights import Right, source_of
 from reput_protocol.wire.header import Value
 from reput_protocol.wire.signature import (
     ACCESS_KEY,
@@ -62,6 +65,13 @@ _NOT_ROCKETMQS: Final = (
     "this broker takes signatures in Reput's form only (access.accept_rocketmq_signatures), and this request has one "
     "in RocketMQ's; use a client of Reput, or have the broker accept both"
 )
+_WINDOW_S: Final = 300.0
+_OF_ONE_USER: Final = 5
+_OF_ONE_ADDRESS: Final = 50
+"""Behind a proxy, all browsers have its address."""
+_KEPT_MAX: Final = 4096
+_PREFIX_BITS: Final = 64
+"""Of an IPv6 address: a host has this network to itself."""
 
 
 def _clock_ms() -> int:
@@ -355,3 +365,153 @@ class AccessControl:
 
 def _has_admin(users: Users) -> bool:
     return any(user.is_admin and user.is_enabled for user in users.users.values())
+
+
+class Attempts:
+    """Limits how often a secret can be tried: the wrong ones of the last five minutes, by address, and by address and
+    user.
+
+    After 5 for one user, or 50 in all, an address has to wait until the oldest of them is five minutes old. A right
+    secret does not count then either.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._wrong: OrderedDict[Hashable, deque[float]] = OrderedDict()
+
+    def wait_s(self, host: str, user: str) -> float:
+        """Return how long an address has to wait before it may try a secret of a user; 0 if it may."""
+        now, address = self._clock(), _network(host)
+        wait = 0.0
+        for key, limit in ((address, _OF_ONE_ADDRESS), ((address, user), _OF_ONE_USER)):
+            times = self._wrong.get(key)
+            while times and times[0] <= now - _WINDOW_S:
+                times.popleft()
+            if times and len(times) >= limit:
+                wait = max(wait, times[-limit] + _WINDOW_S - now)
+        return wait
+
+    def wrong(self, host: str, user: str) -> None:
+        """Count a wrong secret."""
+        now, address = self._clock(), _network(host)
+        for key in (address, (address, user)):
+            times = self._wrong.setdefault(key, deque(maxlen=_OF_ONE_ADDRESS))
+            times.append(now)
+            self._wrong.move_to_end(key)
+        while len(self._wrong) > _KEPT_MAX:
+            self._wrong.popitem(last=False)
+
+    def right(self, host: str, user: str) -> None:
+        """Forget the wrong secrets of a user at an address: this one was right."""
+        self._wrong.pop((_network(host), user), None)
+
+
+def _network(host: str) -> Hashable:
+    address = source_of(host)
+    if isinstance(address, IPv6Address):
+        return int(address) >> (128 - _PREFIX_BITS)
+    return address or host
+
+
+class InsecureAccess:
+    """Refuses administrative requests of other machines, and logs those of this one."""
+
+    def authenticate(self, request: Request) -> None:
+        """Do nothing: requests have no user."""
+
+    def challenge(self, request: Request) -> Mapping[str, Value]:
+        """Return no fields: requests need no signatures."""
+        del request
+        return {}
+
+    def authorize(self, request: Request) -> None:
+        """Check that an administrative request comes from this machine.
+
+        Raises:
+            Refusal: NO_PERMISSION.
+        """
+        if request.principal is not None or not requirement_of(request.header.code).is_administrative:
+            return
+        request.traffic = Audited(request, "")
+        if not request.client.is_local:
+            raise Refusal(
+                ErrorCode.NO_PERMISSION,
+                "this broker takes administrative requests from its own machine only, because access control is off; "
+                "send it from there, or set access.enabled there and sign the request as an administrator",
+            )
+
+
+Access: TypeAlias = AccessControl | InsecureAccess | None
+"""What checks the requests of a broker; None: nothing, since only this machine can connect."""
+
+SECRET_FILE: Final = "admin.secret"
+"""Next to the file with the users: the secret of the administrator that was made by itself."""
+
+
+class NoUsers(ReputError):
+    """Access control is on and there is no user. Nothing was changed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"access.enabled is on, but {path} has no users and access.admin_secret is empty; put the secret of an "
+            "administrator into a file that REPUT_ACCESS__ADMIN_SECRET_FILE names, or run "
+            f"`reput user create admin --admin --file {path}`"
+        )
+        self.path = path
+
+
+def user_file_of(config: BrokerConfig) -> UserFile:
+    """Return the file with the users: that of `access.file`, or the one in the data directory. Reads nothing."""
+    return UserFile(
+        Path(config.access.file) if config.access.file else config.data_dir / "access" / "users.json"
+    )
+
+
+def check_users(config: BrokerConfig) -> None:
+    """Check that a start with access control would have a user. Blocks, and changes nothing.
+
+    Raises:
+        NoUsers: it would have none.
+        UserFileRefused: the file with the users cannot be used.
+    """
+    if config.access.enabled:
+        file = user_file_of(config)
+        _require_user(config.access, file, file.load())
+
+
+def open_access(config: BrokerConfig, counters: Counters) -> Access:
+    """Return what checks the requests; None if nothing does, because only this machine can connect. Blocks.
+
+    Raises:
+        NoUsers: there is no user.
+        UserFileRefused: the file with the users cannot be used.
+    """
+    options = config.access
+    if not options.enabled:
+        return InsecureAccess() if config.is_reachable else None
+    file = user_file_of(config)
+    users, seen = file.read()
+    _require_user(options, file, users)
+    if not options.admin_secret and not users.users and options.generate_admin:
+        _generate(file, options.admin_user)
+        users, seen = file.read()
+    return AccessControl(file, users, seen, options, counters)
+
+
+def _require_user(options: AccessConfig, file: UserFile, users: Users) -> None:
+    """Raise NoUsers if there is no enabled user and none will be made."""
+    is_generated = options.generate_admin and not users.users
+    if not (options.admin_secret or is_generated or any(user.is_enabled for user in users.users.values())):
+        raise NoUsers(file.path)
+
+
+def _generate(file: UserFile, name: str) -> None:
+    """Make an administrator with a new secret, and write that into a file of its own."""
+    secret = secrets.token_hex(32)
+    path = file.path.with_name(SECRET_FILE)
+    file.change(lambda users: users.with_user(User(name, secret, is_admin=True)))
+    path.unlink(missing_ok=True)
+    write_private(path, secret.encode() + b"\n")
+    log.info(
+        "administrator_made", user=name, secret_file=str(path), hint="only the owner of the file can read it"
+    )

@@ -2,15 +2,19 @@
 
 Of the rules that match, those with the most specific pattern decide, and among these a denial wins, as in RocketMQ 5.
 What no rule permits is refused. An administrator may do everything.
+
+The functions that change users are the same for requests and for commands that edit the file. Each returns the users as
+they are afterwards, and raises ValueError if there is no such user or group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Final, NamedTuple
 
+from reput_protocol.commands.users import GROUP_MARK
 from reput_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
@@ -20,7 +24,7 @@ from reput_protocol.names import (
     TRACE_TOPIC,
 )
 from reput_protocol.rights import ANY, Kind, Right, Rule, source_of
-from reput_protocol.wire.signature import check_secret, check_user_name
+from reput_protocol.wire.signature import check_new_secret, check_secret, check_user_name
 
 _SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _ORDINARY_SYSTEM_TOPICS: Final = frozenset({BENCHMARK_TOPIC})
@@ -221,3 +225,59 @@ OPERATOR: Final = Account(User("console", token_hex(32), is_admin=True), ())
 
 STRANGER: Final = Account(User("stranger", token_hex(32), is_enabled=False), ())
 """Stands for the sender of a request that needs no user. It has no rights."""
+
+
+def with_new_user(users: Users, user: User) -> Users:
+    """Add a user. Raises ValueError if there is one of its name, or its secret is too short for a new one."""
+    check_new_secret(user.secret)
+    if user.name in users.users:
+        raise ValueError(f"there is a user {user.name!r} already")
+    return users.with_user(user)
+
+
+def with_altered_user(
+    users: Users,
+    name: str,
+    *,
+    secret: str | None = None,
+    is_admin: bool | None = None,
+    is_enabled: bool | None = None,
+    groups: Iterable[str] | None = None,
+) -> Users:
+    """Alter a user; what is None stays as it is."""
+    user = known_user(users, name)
+    return users.with_user(
+        replace(
+            user,
+            secret=user.secret if secret is None else check_new_secret(secret),
+            is_admin=user.is_admin if is_admin is None else is_admin,
+            is_enabled=user.is_enabled if is_enabled is None else is_enabled,
+            groups=user.groups if groups is None else tuple(groups),
+        )
+    )
+
+
+def known_user(users: Users, name: str) -> User:
+    """Return a user. Raises ValueError."""
+    found = users.users.get(name)
+    if found is None:
+        raise ValueError(f"there is no user {name!r}")
+    return found
+
+
+def rules_of(users: Users, subject: str) -> tuple[Rule, ...]:
+    """Return the own rules of a user, or of `@` and a group of rules; a group that does not exist has none."""
+    if subject.startswith(GROUP_MARK):
+        return users.groups.get(subject.removeprefix(GROUP_MARK), ())
+    return known_user(users, subject).rules
+
+
+def with_changed_rules(
+    users: Users, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]
+) -> Users:
+    """Set the rules of a user or group to what `change` makes of them. A group exists while it has rules."""
+    rules = tuple(change(rules_of(users, subject)))
+    if not subject.startswith(GROUP_MARK):
+        return users.with_user(replace(known_user(users, subject), rules=rules))
+    group = subject.removeprefix(GROUP_MARK)
+    return users.with_group(group, rules) if rules else users.without_group(group)

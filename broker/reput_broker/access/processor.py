@@ -13,23 +13,12 @@ from typing import Any
 import msgspec
 import trio
 
-from reput_broker.access.changes import with_altered_user, with_changed_rules, with_new_user
 from reput_broker.access.control import AccessControl
-from reput_broker.access.model import User, Users
+from reput_broker.access.model import User, Users, with_altered_user, with_changed_rules, with_new_user
 from reput_broker.access.user_file import UserFileRefused
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.users import (
-    GROUP_MARK,
-    AclHeader,
-    AclInfo,
-    ListAclsHeader,
-    ListUsersHeader,
-    UserHeader,
-    UserInfo,
-    resource_of,
-    subject_name,
-)
+from reput_protocol.commands import users as commands
 from reput_protocol.errors import ErrorCode
 from reput_protocol.rights import Rule
 
@@ -70,20 +59,20 @@ class UsersProcessor(Processor):
     @serves(RequestCode.AUTH_DELETE_USER)
     async def delete_user(self, request: Request) -> Response:
         """Delete a user with its rules; there need not be one."""
-        name = self._of_the_file(UserHeader.from_ext(request.ext).username)
+        name = self._of_the_file(commands.UserHeader.from_ext(request.ext).username)
         return await self._change(request, lambda users: users.without_user(name))
 
     @serves(RequestCode.AUTH_GET_USER)
     async def get_user(self, request: Request) -> Response:
         """Answer with a user, without its secret; without a body if there is none."""
-        name = UserHeader.from_ext(request.ext).username
+        name = commands.UserHeader.from_ext(request.ext).username
         user = (await self._users(request)).users.get(name)
         return Response() if user is None else Response(0, body=_shown(user).to_json())
 
     @serves(RequestCode.AUTH_LIST_USER)
     async def list_users(self, request: Request) -> Response:
         """Answer with the users whose names have the filter in them."""
-        wanted = ListUsersHeader.from_ext(request.ext).filter or ""
+        wanted = commands.ListUsersHeader.from_ext(request.ext).filter or ""
         users = (await self._users(request)).users.values()
         shown = [_shown(user).to_members() for user in users if wanted in user.name]
         return Response(0, body=msgspec.json.encode(shown))
@@ -95,7 +84,7 @@ class UsersProcessor(Processor):
         """Set rules of a user or group, in place of those about the same resources."""
         name = _subject(request)
         try:
-            rules = AclInfo.from_json(request.body).rules(self._cluster)
+            rules = commands.AclInfo.from_json(request.body).rules(self._cluster)
         except ValueError as error:
             raise _invalid(str(error)) from None
         if not rules:
@@ -110,9 +99,9 @@ class UsersProcessor(Processor):
     @serves(RequestCode.AUTH_DELETE_ACL)
     async def delete_rules(self, request: Request) -> Response:
         """Delete the rules of a user or group about a resource, or all."""
-        name, resource = _subject(request), AclHeader.from_ext(request.ext).resource
+        name, resource = _subject(request), commands.AclHeader.from_ext(request.ext).resource
         try:
-            about = resource_of(resource, self._cluster) if resource else None
+            about = commands.resource_of(resource, self._cluster) if resource else None
         except ValueError as error:
             raise _invalid(str(error)) from None
 
@@ -126,15 +115,15 @@ class UsersProcessor(Processor):
         """Answer with the rules of a user or group; without a body if it has none."""
         name = _subject(request)
         rules = dict(_subjects(await self._users(request))).get(name)
-        return Response(0, body=AclInfo.of(name, rules).to_json()) if rules else Response()
+        return Response(0, body=commands.AclInfo.of(name, rules).to_json()) if rules else Response()
 
     @serves(RequestCode.AUTH_LIST_ACL)
     async def list_rules(self, request: Request) -> Response:
         """Answer with all rules, as far as their subjects and resources have the filters in them."""
-        header = ListAclsHeader.from_ext(request.ext)
+        header = commands.ListAclsHeader.from_ext(request.ext)
         found = []
         for name, rules in _subjects(await self._users(request)):
-            acl = AclInfo.of(name, rules)
+            acl = commands.AclInfo.of(name, rules)
             (policy,) = acl.policies
             policy.entries = [
                 each for each in policy.entries if (header.resource_filter or "") in each.resource
@@ -145,9 +134,9 @@ class UsersProcessor(Processor):
 
     # -- common --------------------------------------------------------------------------------------------
 
-    def _named(self, request: Request) -> tuple[str, UserInfo]:
-        name = UserHeader.from_ext(request.ext).username
-        return self._of_the_file(name), UserInfo.from_json(request.body)
+    def _named(self, request: Request) -> tuple[str, commands.UserInfo]:
+        name = commands.UserHeader.from_ext(request.ext).username
+        return self._of_the_file(name), commands.UserInfo.from_json(request.body)
 
     def _of_the_file(self, name: str) -> str:
         configured = self._access.configured
@@ -189,7 +178,7 @@ def _check_admin(request: Request) -> None:
         )
 
 
-def _fields(info: UserInfo) -> dict[str, Any]:
+def _fields(info: commands.UserInfo) -> dict[str, Any]:
     """Return what `with_altered_user` changes."""
     kind, status = (info.user_type or "").lower(), (info.user_status or "").lower()
     if kind not in ("", "super", "normal"):
@@ -204,8 +193,8 @@ def _fields(info: UserInfo) -> dict[str, Any]:
     }
 
 
-def _shown(user: User) -> UserInfo:
-    return UserInfo(
+def _shown(user: User) -> commands.UserInfo:
+    return commands.UserInfo(
         user.name,
         user_type=_SUPER if user.is_admin else _NORMAL,
         user_status=_ENABLED if user.is_enabled else _DISABLED,
@@ -215,7 +204,7 @@ def _shown(user: User) -> UserInfo:
 
 def _subject(request: Request) -> str:
     try:
-        return subject_name(AclHeader.from_ext(request.ext).subject)
+        return commands.subject_name(commands.AclHeader.from_ext(request.ext).subject)
     except ValueError as error:
         raise _invalid(str(error)) from None
 
@@ -224,6 +213,6 @@ def _subjects(users: Users) -> list[tuple[str, tuple[Rule, ...]]]:
     """Return the users and groups that have rules."""
     named = [
         *((name, user.rules) for name, user in users.users.items()),
-        *((GROUP_MARK + name, rules) for name, rules in users.groups.items()),
+        *((commands.GROUP_MARK + name, rules) for name, rules in users.groups.items()),
     ]
     return [(name, rules) for name, rules in named if rules]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from reput_broker.access.opening import Access
+from reput_broker.access.control import Access
 from reput_broker.compose.open_files import OpenFiles
 from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.cold_quotas import ColdQuotas

@@ -13,17 +13,14 @@ from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.parts import CommonParts, HasHandlers, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import Storage
 from reput_broker.delay.feature import DelayFeature
-from reput_broker.groups.awaited_members import GroupMembersFile
+from reput_broker.groups.membership import GroupMembersFile
 from reput_broker.ha.admission import Group, SlaveAdmission
-from reput_broker.ha.connection import OfferedLog
-from reput_broker.ha.election.copies import LogCopies, TableCopies, not_announced
 from reput_broker.ha.election.elector import Leadership, slave_id
+from reput_broker.ha.election.in_sync_set import LogCopies, TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
-from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
-from reput_broker.ha.replication_lag import ReplicationProgress
+from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor, TableSyncProcessor
 from reput_broker.ha.role_refusals import fenced, once_confirmed
-from reput_broker.ha.service import Copies, HAService
-from reput_broker.ha.table_sync import TableSyncProcessor
+from reput_broker.ha.service import Copies, HAService, OfferedLog, ReplicationProgress
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature
@@ -39,11 +36,10 @@ from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of, listen
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.transactions.feature import TransactionFeature
-from reput_broker.transactions.transaction_table import TransactionTable
+from reput_broker.transactions.half_messages import TransactionTable
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
-from reput_protocol.names import revive_topic
 
 
 class MasterParts(RoleParts):
@@ -128,16 +124,7 @@ class MasterParts(RoleParts):
         if leadership is not None:
             leadership.fence.who_may_lead = self._members.who_may_lead
             handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: core.store.is_confirmed)
-        sync = TableSyncProcessor(
-            core.store,
-            core.tables,
-            self._delays,
-            self.staging.batches_version,
-            handlers,
-            core.groups.membership,
-            core.clock_ms,
-            revive_topic=revive_topic(core.config.cluster),
-        )
+        sync = TableSyncProcessor(core, self._delays, self.staging.batches_version, handlers)
         handlers = {**handlers, **sync.handlers(), RequestCode.AWAIT_TABLE_CHANGES: not_announced}
         names = core.config.cluster, core.config.broker_name
         if self._admission is not None:

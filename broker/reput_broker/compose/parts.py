@@ -12,10 +12,9 @@ from reput_broker.access.processor import UsersProcessor
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
-from reput_broker.groups.group_access import GroupAccess
-from reput_broker.groups.group_state import GroupState
-from reput_broker.namesrv.own_broker import OwnBroker
+from reput_broker.groups.group_state import GroupAccess, GroupState
 from reput_broker.namesrv.processor import NameServerProcessor
+from reput_broker.namesrv.registration import OwnBroker
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import GroupSources

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 import trio
 
-from reput_broker.access.opening import user_file_of
+from reput_broker.access.control import user_file_of
 from reput_broker.compose.supervisor import supervise
 from reput_broker.config.environment import PREFIX
 from reput_broker.config.errors import ConfigError, ConfigProblem

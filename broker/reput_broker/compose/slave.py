@@ -16,8 +16,8 @@ from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
-from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.ha.role_refusals import SlaveRefusals
+from reput_broker.ha.service import MasterLog
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures

@@ -21,7 +21,7 @@ from reput_broker.ha.reopen import Reopen, set_store_aside
 from reput_broker.observe.figures import free_and_used
 from reput_broker.observe.health import Health
 from reput_broker.pop.order_info import OrderInfos
-from reput_broker.pop.recovery import (
+from reput_broker.pop.positions import (
     expect_positions,
     pops_since,
     recover_positions,
@@ -29,7 +29,7 @@ from reput_broker.pop.recovery import (
 )
 from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.put.arrivals import Arrivals
-from reput_broker.staging.staging_table import StagingState
+from reput_broker.staging.batches import StagingState
 from reput_broker.store.base.errors import DiskFull, FlushFailed, directory_refusals
 from reput_broker.store.base.file_io import is_no_space, sync_directory
 from reput_broker.store.base.options import StoreOptions
@@ -39,7 +39,7 @@ from reput_broker.tables.config_file import ConfigFile
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables
-from reput_broker.transactions.recovery import recover_transactions
+from reput_broker.transactions.op_queue import recover_transactions
 from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
 from reput_protocol.record.host import Host

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from reput_broker.access.model import Account, Need
@@ -324,20 +325,14 @@ async def _cancel(admin: Admin, values: Values) -> str:
     return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
 
 
-def _preview_end(commit: bool) -> Callable[[Admin, Values], Awaitable[Preview]]:
-    async def preview(admin: Admin, values: Values) -> Preview:
-        return await admin.preview_end_transaction(values["topic"], values["transaction"], commit=commit)
-
-    return preview
+async def _preview_end(admin: Admin, values: Values, *, commit: bool) -> Preview:
+    return await admin.preview_end_transaction(values["topic"], values["transaction"], commit=commit)
 
 
-def _end(commit: bool) -> Callable[[Admin, Values], Awaitable[str]]:
-    async def end(admin: Admin, values: Values) -> str:
-        found = await admin.open_transaction(values["topic"], values["transaction"])
-        await admin.end_transaction(found, commit=commit)
-        return f"transaction {values['transaction']} is {'committed' if commit else 'rolled back'}"
-
-    return end
+async def _end(admin: Admin, values: Values, *, commit: bool) -> str:
+    found = await admin.open_transaction(values["topic"], values["transaction"])
+    await admin.end_transaction(found, commit=commit)
+    return f"transaction {values['transaction']} is {'committed' if commit else 'rolled back'}"
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -429,21 +424,15 @@ async def _plan_skip(admin: Admin, values: Values) -> dict[MessageQueue, int]:
     return await admin.plan_reset(group, topic, shift=count, queue_id=queue)
 
 
-def _preview_offsets(plan: _Plan) -> Callable[[Admin, Values], Awaitable[Preview]]:
-    async def preview(admin: Admin, values: Values) -> Preview:
-        return await admin.preview_set_offsets(values["group"], await plan(admin, values))
-
-    return preview
+async def _preview_offsets(admin: Admin, values: Values, *, plan: _Plan) -> Preview:
+    return await admin.preview_set_offsets(values["group"], await plan(admin, values))
 
 
-def _set_offsets(plan: _Plan) -> Callable[[Admin, Values], Awaitable[str]]:
-    async def perform(admin: Admin, values: Values) -> str:
-        offsets = await plan(admin, values)
-        await admin.set_offsets(values["group"], offsets)
-        queues = counted(len(offsets), "queue")
-        return f"group {values['group']} continues there, in {queues} of {values['topic']}"
-
-    return perform
+async def _set_offsets(admin: Admin, values: Values, *, plan: _Plan) -> str:
+    offsets = await plan(admin, values)
+    await admin.set_offsets(values["group"], offsets)
+    queues = counted(len(offsets), "queue")
+    return f"group {values['group']} continues there, in {queues} of {values['topic']}"
 
 
 # -- clients and brokers -----------------------------------------------------------------------------------------------
@@ -549,23 +538,17 @@ def _rule(values: Values, *, is_denial: bool) -> Rule:
     return _checked(lambda: rule_of(values["resource"], rights, is_denial=is_denial, sources=sources))
 
 
-def _preview_rule(is_denial: bool) -> Callable[[Admin, Values], Awaitable[Preview]]:
-    async def preview(admin: Admin, values: Values) -> Preview:
-        from reput_client.users import preview_rules
+async def _preview_rule(admin: Admin, values: Values, *, is_denial: bool) -> Preview:
+    from reput_client.users import preview_rules
 
-        rule = _rule(values, is_denial=is_denial)
-        return preview_rules(await admin.list_users(), values["subject"], [rule])
-
-    return preview
+    rule = _rule(values, is_denial=is_denial)
+    return preview_rules(await admin.list_users(), values["subject"], [rule])
 
 
-def _add_rule(is_denial: bool) -> Callable[[Admin, Values], Awaitable[str]]:
-    async def add(admin: Admin, values: Values) -> str:
-        rule = _rule(values, is_denial=is_denial)
-        await _valid(lambda: admin.add_rules(values["subject"], [rule]))
-        return f"the rules of {values['subject']} are changed"
-
-    return add
+async def _add_rule(admin: Admin, values: Values, *, is_denial: bool) -> str:
+    rule = _rule(values, is_denial=is_denial)
+    await _valid(lambda: admin.add_rules(values["subject"], [rule]))
+    return f"the rules of {values['subject']} are changed"
 
 
 async def _preview_remove_rules(admin: Admin, values: Values) -> Preview:
@@ -634,20 +617,23 @@ _ROWS: Final = (
         (_GROUP, _TOPIC,
          Field("to", "Continue at", _K.POSITION, True,
                hint="earliest, latest, an offset, -N (the last N), @2026-01-02T03:04:05Z or @-15m"), _QUEUE),
-        (_ADMIN_GROUP, _SEE_TOPIC), _preview_offsets(_plan_reset), _set_offsets(_plan_reset),
+        (_ADMIN_GROUP, _SEE_TOPIC),
+        partial(_preview_offsets, plan=_plan_reset), partial(_set_offsets, plan=_plan_reset),
         typed="group", about="group",
     ),
     Action(
         "rewind-group", "Rewind", Place.GROUP,
         (_GROUP, _TOPIC, Field("message", "To the message", hint="Its offset message id"),
          Field("count", "Or back by", _K.NUMBER, low=1, hint="Messages of each queue"), _QUEUE),
-        (_ADMIN_GROUP, _SEE_TOPIC), _preview_offsets(_plan_rewind), _set_offsets(_plan_rewind),
+        (_ADMIN_GROUP, _SEE_TOPIC),
+        partial(_preview_offsets, plan=_plan_rewind), partial(_set_offsets, plan=_plan_rewind),
         typed="group", about="group",
     ),
     Action(
         "skip-group", "Skip messages", Place.GROUP,
         (_GROUP, _TOPIC, _QUEUE, Field("count", "Messages", _K.NUMBER, low=1, hint="Empty: all up to the end")),
-        (_ADMIN_GROUP, _SEE_TOPIC), _preview_offsets(_plan_skip), _set_offsets(_plan_skip),
+        (_ADMIN_GROUP, _SEE_TOPIC),
+        partial(_preview_offsets, plan=_plan_skip), partial(_set_offsets, plan=_plan_skip),
         typed="group", about="group",
     ),
     Action(
@@ -677,12 +663,13 @@ _ROWS: Final = (
     Action(
         "commit-transaction", "Commit", Place.TRANSACTIONS,
         (_TOPIC, Field("transaction", "Transaction id", is_needed=True)),
-        (_WRITE_TOPIC, _READ_TOPIC), _preview_end(True), _end(True), about="topic",
+        (_WRITE_TOPIC, _READ_TOPIC), partial(_preview_end, commit=True), partial(_end, commit=True), about="topic",
     ),
     Action(
         "roll-back-transaction", "Roll back", Place.TRANSACTIONS,
         (_TOPIC, Field("transaction", "Transaction id", is_needed=True)),
-        (_WRITE_TOPIC, _READ_TOPIC), _preview_end(False), _end(False), typed="topic", about="topic",
+        (_WRITE_TOPIC, _READ_TOPIC),
+        partial(_preview_end, commit=False), partial(_end, commit=False), typed="topic", about="topic",
     ),
     Action(
         "disconnect-client", "Disconnect", Place.CLIENTS, (Field("address", "Address", is_needed=True),),
@@ -720,11 +707,11 @@ _ROWS: Final = (
     ),
     Action(
         "allow", "Allow", Place.USERS, (_SUBJECT, _RIGHTS, _RESOURCE, _SOURCES),
-        (), _preview_rule(False), _add_rule(False), is_of_users=True,
+        (), partial(_preview_rule, is_denial=False), partial(_add_rule, is_denial=False), is_of_users=True,
     ),
     Action(
         "deny", "Deny", Place.USERS, (_SUBJECT, _RIGHTS, _RESOURCE, _SOURCES),
-        (), _preview_rule(True), _add_rule(True), is_of_users=True,
+        (), partial(_preview_rule, is_denial=True), partial(_add_rule, is_denial=True), is_of_users=True,
     ),
     Action(
         "remove-rules", "Remove rules", Place.USERS,

@@ -9,8 +9,16 @@ browser's request is checked by the server (`is_own_host`). The page loads nothi
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,23 +32,21 @@ import trio
 
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import OPERATOR, Account, Need
-from reput_broker.access.pages import USER
-from reput_broker.config.model import BrokerConfig
+from reput_broker.access.pages import LASTS_S, USER, Logins, TooManyAttempts
 from reput_broker.console import dead_letters, messages, pages, reading
 from reput_broker.console.actions import ACTIONS, Action, offered
-from reput_broker.console.bodies import Bodies
-from reput_broker.console.downloads import Downloads, one_part
-from reput_broker.console.figures import LiveFigures
-from reput_broker.console.login import LASTS_S, Logins, TooManyAttempts
-from reput_broker.console.members import TIMEOUT_S, Member, Members
-from reput_broker.console.shared_answers import SharedAnswers
-from reput_broker.console.source import InvalidQuery, Query, Source
+from reput_broker.console.figures import LiveFigures, SharedAnswers
+from reput_broker.console.members import AskedCluster, Members
+from reput_broker.console.source import Bodies, InvalidQuery, Query, Source
 from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
 from reput_protocol.rights import Kind, Right
+
+log = structlog.get_logger(__name__)
+
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -49,7 +55,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from reput_broker.server.local_requests import LocalRequests
-    from reput_client.admin import Admin
 
 log = structlog.get_logger(__name__)
 
@@ -136,6 +141,11 @@ _API: Final = f"{PATH}api/"
 _EVENTS: Final = f"{PATH}events"
 _SEE: Final = Need(Right.DESCRIBE, Kind.CLUSTER)
 _OPEN: Final = frozenset({"/", PATH.rstrip("/"), f"{_API}session", f"{_API}login", f"{_API}logout"})
+_DOWNLOADS_AT_ONCE: Final = 2
+"""Each may decompress a body."""
+_HELD_BYTES_MAX: Final = 256 << 20
+_PIECE_BYTES: Final = 256 << 10
+"""What a browser reads within the time that the HTTP server gives it for one part of an answer."""
 _NAMES_MAX: Final = 200
 """Of one question for the actions that are offered."""
 
@@ -272,7 +282,7 @@ class Console:
         ask = partial(requests.ask, principal=self._user(request), peer=_peer_of(request))
         clients = await trio.to_thread.run_sync(_clients)
         own = clients.own_admin(ask, figures.config.broker_name)
-        brokers = _AskedCluster(self.members, figures.config, request.scope.get(USER))
+        brokers = AskedCluster(self.members, figures.config, request.scope.get(USER))
         settings = self._bodies, figures.config.filters.sql
         address = request.query_params.get(MEMBER, "")
         member = await self.members.at(address) if address else None
@@ -608,35 +618,6 @@ def _asks_others(request: Request) -> bool:
     return MEMBER in request.query_params or request.url.path.endswith("/brokers")
 
 
-class _AskedCluster:
-    """The brokers of the cluster, asked with the rights of one user (`source.Cluster`)."""
-
-    def __init__(self, members: Members, config: BrokerConfig, user: Account | None) -> None:
-        self._config = config
-        self._user = user
-        self.all, self.heard, self.missed = members.all, members.heard, members.missed
-
-    async def admin(self, member: Member) -> Admin:
-        """Return a client of another broker, which connects when it is entered."""
-        from reput_broker.console.own_client import member_admin
-        from reput_client.security import TLS, Credentials
-
-        user, options = self._user, self._config.tls
-        credentials = None
-        if user is not None:
-            # RocketMQ's form could be used for other requests, and no broker that has these pages needs it.
-            credentials = Credentials(user.name, user.secret.decode(), rocketmq_signatures=False)
-        tls = None
-        if options.connect:
-            tls = TLS(
-                ca=options.ca or None,
-                cert=options.cert or None,
-                key=(options.key or None) if options.cert else None,
-                server_name=options.server_name or None,
-            )
-        return member_admin(member.address, member.broker_name, TIMEOUT_S, credentials, tls)
-
-
 def _encoded(value: object) -> bytes:
     return msgspec.json.encode(value)
 
@@ -645,3 +626,76 @@ def _refusal(status: int, error: str, remedy: str = "") -> Response:
     response = _json(_encoded({"error": error, "remedy": remedy}))
     response.status_code = status
     return response
+
+
+class Downloads:
+    """Makes and sends downloads, a few at the same time, of which it holds a bounded part in memory until browsers have
+    read it. A browser that reads slowly delays no other one.
+
+    Args:
+        held_bytes_max: of all that is being sent. What is beyond ends the downloads that have been sent for the longest
+            time: their browsers report that they are not complete.
+    """
+
+    def __init__(self, *, held_bytes_max: int = _HELD_BYTES_MAX) -> None:
+        self.making = trio.CapacityLimiter(_DOWNLOADS_AT_ONCE)
+        """Held while a part is made, and not while it is sent."""
+        self._held_bytes_max = held_bytes_max
+        self._sent: dict[trio.CancelScope, int] = {}
+
+    def answer(
+        self,
+        parts: AsyncGenerator[bytes],
+        headers: Mapping[str, str],
+        ends: AsyncExitStack | None = None,
+    ) -> Response:
+        """Return an answer of these parts.
+
+        Args:
+            parts: one after the other; the next one is asked for once the browser has the one before.
+            ends: closed afterwards, also if the browser is gone before the first part.
+        """
+        from starlette.responses import Response
+
+        downloads = self
+
+        class Download(Response):
+            async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+                del scope, receive
+                async with ends or AsyncExitStack(), aclosing(parts):
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    async for part in parts:
+                        if not await downloads._send(part, send):
+                            return
+                    await send({"type": "http.response.body"})
+
+        answer = Download(headers=headers)
+        if "content-length" not in headers:
+            del answer.headers["content-length"]  # of no content, which it has here
+        return answer
+
+    async def _send(self, part: bytes, send: Send) -> bool:
+        """Send a part; return False if it was ended."""
+        with self._sending(len(part)) as scope:
+            for at in range(0, len(part), _PIECE_BYTES):
+                piece = part[at : at + _PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        return not scope.cancelled_caught
+
+    @contextmanager
+    def _sending(self, size: int) -> Iterator[trio.CancelScope]:
+        while self._sent and sum(self._sent.values()) + size > self._held_bytes_max:
+            oldest = next(iter(self._sent))
+            del self._sent[oldest]
+            oldest.cancel()
+        with trio.CancelScope() as scope:
+            self._sent[scope] = size
+            try:
+                yield scope
+            finally:
+                self._sent.pop(scope, None)
+
+
+async def one_part(part: bytes) -> AsyncGenerator[bytes]:
+    """Yield a download that is made at once."""
+    yield part

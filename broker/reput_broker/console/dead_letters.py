@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from reput_broker.console.messages import summary_of
-from reput_broker.console.source import ROWS_MAX, InvalidQuery, Query, Source
+from reput_broker.console.source import ROWS_MAX, Bodies, InvalidQuery, Query, Source
 from reput_client.errors import DamagedMessage
 from reput_protocol.commands.dead_letters import Replay, ReplayedLetter, ReplayOutcome, Replays
 from reput_protocol.errors import BrokerError, TopicNotFound
@@ -23,7 +23,6 @@ from reput_protocol.printable import counted
 from reput_protocol.record.dead_letter import dead_letter_origin
 
 if TYPE_CHECKING:
-    from reput_broker.console.bodies import Bodies
     from reput_client.admin import Admin
     from reput_client.preview import Preview
     from reput_client.received import ReceivedMessage

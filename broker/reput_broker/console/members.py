@@ -14,15 +14,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from reput_broker.access.model import Account
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
+
+if TYPE_CHECKING:
+    from reput_client.admin import Admin
 
 TIMEOUT_S: Final = 1.5
 """Time that another broker has to answer."""
@@ -253,6 +257,36 @@ class Members:
                 address, tls=config.tls, credentials=config.access.credentials()
             )
         return remote
+
+
+class AskedCluster:
+    """The brokers of the cluster, asked with the rights of a page's user; None: without access control."""
+
+    def __init__(self, members: Members, config: BrokerConfig, user: Account | None) -> None:
+        self._config = config
+        self._user = user
+        self.all, self.heard, self.missed = members.all, members.heard, members.missed
+
+    async def admin(self, member: Member) -> Admin:
+        """Return a client of another broker, which connects when it is entered."""
+        from reput_broker.console.own_client import member_admin
+        from reput_client.security import TLS
+        from reput_protocol.wire.signature import Credentials
+
+        user, options = self._user, self._config.tls
+        credentials = None
+        if user is not None:
+            # RocketMQ's form could be used for other requests, and no broker that has these pages needs it.
+            credentials = Credentials(user.name, user.secret.decode(), rocketmq_signatures=False)
+        tls = None
+        if options.connect:
+            tls = TLS(
+                ca=options.ca or None,
+                cert=options.cert or None,
+                key=(options.key or None) if options.cert else None,
+                server_name=options.server_name or None,
+            )
+        return member_admin(member.address, member.broker_name, TIMEOUT_S, credentials, tls)
 
 
 def _unavailable(member: Member) -> BrokerError:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from reput_broker.console.bodies import Bodies, DecodedBody
-from reput_broker.console.source import InvalidQuery, Query, Source
+from reput_broker.console.source import Bodies, DecodedBody, InvalidQuery, Query, Source
 from reput_client.errors import DamagedMessage
 from reput_client.message_json import NOT_DECODED, message_members
 from reput_protocol import properties as names

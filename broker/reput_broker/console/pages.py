@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from msgspec.structs import asdict
 
-from reput_broker.console.dead_letters import bounds_of
+from reput_broker.console import dead_letters
 from reput_broker.console.figures import shown
 from reput_broker.console.members import TIMEOUT_S, Member
 from reput_broker.console.source import ROWS_MAX, Query, Source
-from reput_broker.observe.history.columns import COLUMNS
+from reput_broker.observe.history.file import COLUMNS
 from reput_protocol.commands.group_description import GroupQueue, GroupSummary
 from reput_protocol.commands.history import ROWS_MAX as HISTORY_ROWS_MAX
 from reput_protocol.commands.history import BrokerHistory
@@ -152,7 +152,7 @@ async def show_group(source: Source, query: Query) -> dict[str, Any]:
 async def _dead_letters_of(source: Source, group: str) -> dict[str, Any] | None:
     """Return the numbers of a group's dead letters; None if the user may not see them."""
     try:
-        return await bounds_of(source, group)
+        return await dead_letters.bounds_of(source, group)
     except BrokerError:
         return None
 

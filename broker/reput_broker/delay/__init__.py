@@ -1,7 +1,7 @@
 """Delayed messages (RocketMQ: ScheduleMessageService, TimerMessageStore).
 
-`feature` has the requests. `delay_redirects` redirects delayed messages, `delayed_record` decodes them, `deliverer`
-puts them when due, `service` runs the tasks. Delay levels: `levels`, `level_counts`. Deliver times:
-`timer_message_store` with its files `timer_wheel`, `timer_log` and `timer_checkpoint`, `timer_feed` and `active_slots`.
-`state` recovers (`recovery`) and saves both; `waiting_messages` lists and `canceller` cancels.
+`feature` has the requests and runs the tasks. `delayed_record` redirects delayed messages and decodes
+them, `deliverer` feeds the timer and puts what is due. Delay levels: `levels`. Deliver times: `timer_message_store`
+with its files `timer_wheel`, `timer_log` and `timer_checkpoint`, and `active_slots`. `state` recovers and saves both;
+`waiting_messages` lists and cancels.
 """

@@ -1,46 +1,46 @@
 """Delayed messages of one broker: the requests that list them (700010), cancel them (700011), recall one (370) and show
-the progress of the levels (45); their services and their figures.
+the progress of the levels (45); their background tasks and their figures.
+
+The tasks deliver, feed the wheel, load its slots, count, save and clean (RocketMQ: the services of
+ScheduleMessageService and TimerMessageStore). Each does a bounded step and then yields to the event loop. Without work
+it sleeps until the next message is due or one arrives; a changed wall clock is noticed within a second.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import structlog
+import trio
 from typing_extensions import override
 
-from reput_broker.delay.canceller import Cancelled, Canceller, has_key
-from reput_broker.delay.delay_redirects import DelayRedirects
-from reput_broker.delay.delayed_record import DelayedRecord
-from reput_broker.delay.deliverer import Deliverer
-from reput_broker.delay.level_counts import LevelCounts
+from reput_broker.delay.delayed_record import DelayedRecord, DelayRedirects
+from reput_broker.delay.deliverer import LOADED_MAX, Deliverer, LevelCounts, Stuck, TimerFeed
 from reput_broker.delay.record_reader import RecordReader
-from reput_broker.delay.service import DelayService
 from reput_broker.delay.state import DelayState
-from reput_broker.delay.timer_feed import TimerFeed
-from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
+from reput_broker.delay.waiting_messages import Cancelled, Canceller, WaitingMessages, WalkCursor, has_key
 from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import encode
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
-from reput_protocol.commands.delay import (
-    CancelDelayedHeader,
-    CancelledMessage,
-    CancelOutcome,
-    CancelResult,
-    DelayedMessage,
-    DelayedMessageList,
-    ListDelayedHeader,
-    RecallHandle,
-    RecallMessageHeader,
-    RecallMessageResult,
-)
-from reput_protocol.errors import ErrorCode, HeaderFieldError, refusal_remark
-from reput_protocol.names import REVIVE_PREFIX, check_send_topic
+from reput_protocol.commands import delay as commands
+from reput_protocol.errors import ErrorCode, HeaderFieldError, ReputError, refusal_remark
+from reput_protocol.names import REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, check_send_topic
 from reput_protocol.record.message_id import offset_message_id
 
+log = structlog.get_logger(__name__)
+
+_POLL_S = 1.0
+_WAIT_MIN_S = 0.001
+_STUCK_S = 0.1
+_RETRY_S = 1.0
+_FLUSHED_POLL_S = 0.05
+_CLEAN_S = 30.0
+_COUNT_PAUSE_S = 0.001
 _LISTED_MAX = 1000
 _LOOKED_AT_MAX = 5000
 _AT_ONCE = 128
@@ -61,14 +61,11 @@ class DelayProcessor(Processor):
         cancelling: Canceller,
         figures: DelaySources,
     ) -> None:
+        self._core = core
         self._state = state
         self._waiting = waiting
         self._cancelling = cancelling
         self._figures = figures
-        self._puts = core.puts
-        self._topics = core.tables.topics
-        self._host = core.store.options.host
-        self._broker_name = core.config.broker_name
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, _request: Request) -> Response:
@@ -80,18 +77,18 @@ class DelayProcessor(Processor):
     @serves(RequestCode.LIST_DELAYED_MESSAGES)
     def list_delayed(self, request: Request) -> None:
         """Answer with delayed messages, the soonest first; requests behind this one do not wait."""
-        header = ListDelayedHeader.from_ext(request.ext)
+        header = commands.ListDelayedHeader.from_ext(request.ext)
         try:
             cursor = WalkCursor() if header.cursor is None else WalkCursor.parse(header.cursor)
         except ValueError as error:
             raise HeaderFieldError("cursor", str(error)) from error
         request.client.spawn(_answering, request, lambda: self._list(header, cursor))
 
-    async def _list(self, header: ListDelayedHeader, cursor: WalkCursor) -> Response:
+    async def _list(self, header: commands.ListDelayedHeader, cursor: WalkCursor) -> Response:
         wanted = min(max(1, header.max_num), _LISTED_MAX)
         counts = self._figures.stats.waiting
         waiting = sum(counts.values()) if header.topic is None else counts[header.topic]
-        found = DelayedMessageList(waiting=max(0, waiting), due_seconds=self._figures.due_s())
+        found = commands.DelayedMessageList(waiting=max(0, waiting), due_seconds=self._figures.due_s())
         looked_at = 0
         await self._waiting.until_walked()
         while len(found.messages) < wanted and looked_at < _LOOKED_AT_MAX:
@@ -104,12 +101,12 @@ class DelayProcessor(Processor):
         found.cursor = str(cursor)
         return Response(0, body=found.to_json())
 
-    def _described(self, delayed: DelayedRecord) -> DelayedMessage:
+    def _described(self, delayed: DelayedRecord) -> commands.DelayedMessage:
         record = delayed.record
-        return DelayedMessage(
+        return commands.DelayedMessage(
             delayed.topic,
             delayed.queue_id,
-            offset_message_id(self._host, record.physical_offset),
+            offset_message_id(self._core.store.options.host, record.physical_offset),
             delayed.due_ms,
             record.store_timestamp_ms,
             delayed.level,
@@ -124,20 +121,22 @@ class DelayProcessor(Processor):
     @serves(RequestCode.CANCEL_DELAYED_MESSAGE)
     def cancel_delayed(self, request: Request) -> None:
         """Cancel, and answer with the result once it is on disk; requests behind this one do not wait."""
-        header = CancelDelayedHeader.from_ext(request.ext)
+        header = commands.CancelDelayedHeader.from_ext(request.ext)
         check_send_topic(header.topic)
         if not header.key:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
         request.client.spawn(_answering, request, lambda: self._cancel(request, header))
 
-    async def _cancel(self, request: Request, header: CancelDelayedHeader) -> Response | None:
+    async def _cancel(self, request: Request, header: commands.CancelDelayedHeader) -> Response | None:
         results = await self._cancelling.cancel(header.topic, header.key)
         if not results:
             raise Refusal(
                 ErrorCode.NOT_FOUND,
                 f"no delayed message for topic {header.topic} has the key {header.key!r}; nothing was cancelled",
             )
-        response = Response(0, body=CancelResult([self._told(result) for result in results]).to_json())
+        response = Response(
+            0, body=commands.CancelResult([self._told(result) for result in results]).to_json()
+        )
         self._answer_when_flushed(request, response, results)
         return None
 
@@ -147,28 +146,28 @@ class DelayProcessor(Processor):
 
         Unlike RocketMQ's, the answer says whether it was in time.
         """
-        header = RecallMessageHeader.from_ext(request.ext)
+        header = commands.RecallMessageHeader.from_ext(request.ext)
         check_send_topic(header.topic)
-        if self._topics.get(header.topic) is None:
+        if self._core.tables.topics.get(header.topic) is None:
             raise Refusal(
                 ErrorCode.NO_TOPIC, f"topic {header.topic!r} does not exist; there is nothing to recall"
             )
         try:
-            handle = RecallHandle.parse(header.recall_handle)
+            handle = commands.RecallHandle.parse(header.recall_handle)
         except ValueError as error:
             raise _not_recalled(str(error)) from None
         if handle.topic != header.topic:
             raise _not_recalled(f"the handle is of topic {handle.topic!r}; name that one")
-        if handle.broker_name != self._broker_name:
+        if handle.broker_name != self._core.config.broker_name:
             raise _not_recalled(f"the handle is of broker {handle.broker_name!r}; ask that one")
         request.client.spawn(_answering, request, lambda: self._recall(request, handle))
 
-    async def _recall(self, request: Request, handle: RecallHandle) -> None:
+    async def _recall(self, request: Request, handle: commands.RecallHandle) -> None:
         results = await self._cancelling.cancel(handle.topic, handle.unique_id, is_unique_id=True)
-        done = (CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED)
+        done = (commands.CancelOutcome.CANCELLED, commands.CancelOutcome.ALREADY_CANCELLED)
         if not results or any(result.outcome not in done for result in results):
             raise _not_recalled("the message does not wait any more: it was delivered, or is not stored here")
-        result = RecallMessageResult(handle.unique_id)
+        result = commands.RecallMessageResult(handle.unique_id)
         response = Response(0, result.to_ext(request.header_type))
         self._answer_when_flushed(request, response, results)
 
@@ -176,13 +175,13 @@ class DelayProcessor(Processor):
         self, request: Request, response: Response, results: Sequence[Cancelled]
     ) -> None:
         end = max(result.end_offset for result in results)
-        pending = _PendingCancel(request, response, 0, self._puts.fence, 0)
-        self._puts.progress.answer_when(AckLevel.FLUSHED, end, pending)
+        pending = _PendingCancel(request, response, 0, self._core.puts.fence, 0)
+        self._core.puts.progress.answer_when(AckLevel.FLUSHED, end, pending)
 
-    def _told(self, result: Cancelled) -> CancelledMessage:
+    def _told(self, result: Cancelled) -> commands.CancelledMessage:
         delayed = result.delayed
-        message_id = offset_message_id(self._host, delayed.physical_offset)
-        return CancelledMessage(message_id, result.outcome, delayed.unique_key)
+        message_id = offset_message_id(self._core.store.options.host, delayed.physical_offset)
+        return commands.CancelledMessage(message_id, result.outcome, delayed.unique_key)
 
 
 class _PendingCancel(PendingRequest):
@@ -212,7 +211,7 @@ def _not_recalled(reason: str) -> Refusal:
     )
 
 
-def _is_wanted(delayed: DelayedRecord, header: ListDelayedHeader) -> bool:
+def _is_wanted(delayed: DelayedRecord, header: commands.ListDelayedHeader) -> bool:
     if header.topic is None:
         if delayed.topic.startswith(REVIVE_PREFIX):  # check points of popped messages
             return False
@@ -237,40 +236,43 @@ class DelayFeature:
     """Delayed delivery, over an open storage."""
 
     def __init__(self, core: Core, state: DelayState) -> None:
-        config, store, puts, clock_ms = core.config, core.store, core.puts, core.clock_ms
-        self.delay_redirects = DelayRedirects(config.delay, clock_ms)
+        self.delay_redirects = DelayRedirects(core.config.delay, core.clock_ms)
+        self._core = core
         self._state = state
-        self._clock_ms = clock_ms
-        reader = RecordReader(store, core.warm_from)
-        counts = LevelCounts(state, store, reader)
+        reader = RecordReader(core.store, core.warm_from)
+        self._counts = counts = LevelCounts(state, core.store, reader)
         state.on_lost = counts.recount
-        self._deliverer = Deliverer(
-            state, counts, store, puts.own, reader, core.tables.topics, clock_ms=clock_ms
-        )
-        self._feed = TimerFeed(state, store, reader)
-        self._service = DelayService(
-            state,
-            store,
-            self._deliverer,
-            self._feed,
-            counts,
-            core.arrivals,
-            clock_ms=clock_ms,
-            flush_interval_s=lambda: config.delay.flush_interval,
-        )
-        waiting = WaitingMessages(state, store, reader, clock_ms)
-        canceller = Canceller(state, counts, store, puts.own, waiting, clock_ms=clock_ms)
+        self._deliverer = Deliverer(core, state, counts, reader)
+        self._feed = TimerFeed(state, core.store, reader)
+        waiting = WaitingMessages(state, core.store, reader, core.clock_ms)
+        canceller = Canceller(core, state, counts, waiting)
         core.sources.delays = DelaySources(state.stats, self.due_s, state.timers_behind)
         self.processors = (DelayProcessor(core, state, waiting, canceller, core.sources.delays),)
+        self._due = trio.Event()
+        self._next_ms: float = math.inf
+        """When the message is due that deliveries wait for."""
+        self._arrived = trio.Event()
+        self._activated = trio.Event()
+        self._uncounted = trio.Event()
+        self._caught_up = trio.Event()
+        core.arrivals.watch(TIMER_TOPIC, self._on_timer)
+        core.arrivals.watch(SCHEDULE_TOPIC, self._on_level)
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return the background tasks."""
-        return self._service.tasks()
+        """Return the background tasks, which run concurrently until cancelled."""
+        return (
+            self._deliver,
+            self._feed_wheel,
+            self._load_slots,
+            self._count_levels,
+            self._save,
+            self._clean,
+        )
 
     def due_s(self) -> float:
         """Return how late the most overdue message is, in seconds; 0 if none is."""
         next_ms = self._deliverer.next_ms
-        return 0.0 if next_ms is None else max(0, self._clock_ms() - next_ms) / 1000
+        return 0.0 if next_ms is None else max(0, self._core.clock_ms() - next_ms) / 1000
 
     def status(self) -> dict[str, Any]:
         """Return what /status shows."""
@@ -282,3 +284,138 @@ class DelayFeature:
             "dropped": sum(stats.dropped.values()),
             "due_s": self.due_s(),
         }
+
+    # -- tasks -------------------------------------------------------------------------------------------
+
+    def _on_timer(self) -> None:
+        self._arrived.set()
+
+    def _on_level(self) -> None:
+        self._due.set()
+        self._uncounted.set()
+
+    def _wake_if_earlier(self) -> None:
+        """Deliver earlier than planned if the wheel has a message that is due before."""
+        next_ms = self._state.timers.active.next_ms
+        if next_ms is not None and next_ms < self._next_ms:
+            self._due.set()
+
+    async def _deliver(self) -> None:
+        """Deliver due messages, and retry while the store refuses them."""
+        while True:
+            self._due = trio.Event()
+            try:
+                done = await self._deliverer.step(with_timers=self._caught_up.is_set())
+            except Stuck:
+                await trio.sleep(_STUCK_S)
+                continue
+            except (ReputError, OSError) as error:
+                log.error("delayed_delivery_failed", detail=str(error), hint="the broker retries")
+                await trio.sleep(_RETRY_S)
+                continue
+            if done:
+                await trio.lowlevel.checkpoint()
+                continue
+            next_ms = self._deliverer.next_ms if self._caught_up.is_set() else None
+            self._next_ms = math.inf if next_ms is None else next_ms
+            wait_s = min(_POLL_S, max(_WAIT_MIN_S, (self._next_ms - self._core.clock_ms()) / 1000))
+            with trio.move_on_after(wait_s):
+                await self._due.wait()
+
+    async def _feed_wheel(self) -> None:
+        """Put the messages of the timer's queue into the wheel."""
+        logged = self._state.timers.wheel_refusal or ""
+        while True:
+            self._arrived = trio.Event()
+            if not self._feed.is_behind:
+                if not self._caught_up.is_set():
+                    self._caught_up.set()
+                    self._due.set()
+                await self._arrived.wait()
+                continue
+            try:
+                taken = await self._feed.take_from_queue(self._core.clock_ms())
+            except (ReputError, OSError, MemoryError) as error:
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning(
+                        "timer_files_not_made",
+                        detail=logged,
+                        hint="free disk space or memory; the broker retries, and messages with a deliver time wait "
+                        "until it succeeds",
+                    )
+                await trio.sleep(_RETRY_S)
+                continue
+            logged = ""
+            self._wake_if_earlier()
+            if self._state.timers.chains:
+                self._activated.set()
+            if taken:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.sleep(_STUCK_S)
+
+    async def _load_slots(self) -> None:
+        """Load the slots of the wheel that are due soon."""
+        await self._caught_up.wait()
+        timers = self._state.timers
+        while True:
+            self._activated = trio.Event()
+            self._feed.finish_slots(self._core.clock_ms())
+            before = timers.active_until
+            timers.activate_slots(self._core.clock_ms())
+            while timers.chains:
+                while len(timers.active) > LOADED_MAX:  # noqa: ASYNC110 - an event would cost every delivery
+                    await trio.sleep(_STUCK_S)
+                await self._feed.load(timers.chains.popleft())
+                self._wake_if_earlier()
+            if timers.active_until - before > 1000 * _POLL_S:
+                await trio.lowlevel.checkpoint()  # more slots may be due
+                continue
+            with trio.move_on_after(_POLL_S):
+                await self._activated.wait()
+
+    async def _count_levels(self) -> None:
+        """Count the messages that wait in the levels' queues."""
+        while True:
+            self._uncounted = trio.Event()
+            try:
+                counted = await self._counts.step()
+            except (ReputError, OSError) as error:
+                log.warning("delayed_messages_not_counted", detail=str(error), hint="the broker retries")
+                counted = 0
+            if counted:
+                await trio.sleep(_COUNT_PAUSE_S)
+            else:
+                await self._uncounted.wait()
+
+    async def _save(self) -> None:
+        """Save the progress at each interval in which it has changed."""
+        while True:
+            await trio.sleep(self._core.config.delay.flush_interval)
+            self._feed.finish_slots(self._core.clock_ms())
+            self._state.note_queues()
+            progress = self._state.progress()
+            if progress is None:
+                continue
+            while self._core.store.flushed_offset < progress.log_end:  # noqa: ASYNC110 - once a save
+                await trio.sleep(_FLUSHED_POLL_S)
+            try:
+                await trio.to_thread.run_sync(self._state.save, progress)
+            except (ReputError, OSError) as error:
+                log.error(
+                    "delay_progress_not_saved",
+                    detail=str(error),
+                    hint="free disk space; the next start reads more of the log",
+                )
+                await trio.sleep(_RETRY_S)
+
+    async def _clean(self) -> None:
+        """Delete files of the timer log that no slot needs any more."""
+        timers = self._state.timers
+        while True:
+            await trio.sleep(_CLEAN_S)
+            try:
+                await trio.to_thread.run_sync(timers.log.drop_first_before, timers.read_ms)
+            except (ReputError, OSError) as error:
+                log.warning("timer_log_not_cleaned", detail=str(error), hint="the broker retries")

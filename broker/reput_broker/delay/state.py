@@ -7,6 +7,7 @@ was taken. A start reads the log from `replay_from`, so that no message is deliv
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -15,16 +16,15 @@ from typing import Any, NamedTuple
 import structlog
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delay.delayed_record import decode_delayed
-from reput_broker.delay.finished_timers import FinishedTimersFile, encode_finished
+from reput_broker.delay.delayed_record import DeliveredRecords, OffsetSet, decode_delayed
 from reput_broker.delay.levels import DelayOffsetFile, Level, LevelCancellations, LevelProgress, Levels
-from reput_broker.delay.recovery import DeliveredRecords, OffsetSet
 from reput_broker.delay.timer_checkpoint import TimerProgress
-from reput_broker.delay.timer_message_store import TimerMessageStore
+from reput_broker.delay.timer_message_store import FinishedTimers, TimerMessageStore
 from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.observe.counters import UNKNOWN_TOPIC, DelayStats
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.config_file import ConfigFile
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.record.hashing import java_hash
 from reput_protocol.record.view import RecordView
@@ -36,6 +36,9 @@ _READ_TIME_STEP_MS = 60_000
 _ROLL_WINDOW_S = 2 * 86_400
 """(RocketMQ: timerRollWindowSlot.)"""
 _ROLL_WINDOW_MIN_S = 60
+_ANSWER_HEAD = struct.Struct(">qqq")
+_ANSWER_HEAD_BYTES = 56
+_ANSWER_OURS = struct.Struct(">qqqq")
 
 
 class Progress(NamedTuple):
@@ -84,7 +87,7 @@ class DelayState:
         self.on_lost: Callable[[Level], None] = _nothing
         self.cancellations = LevelCancellations(store, self.levels, self.cancelled)
         self._offsets = DelayOffsetFile(data_dir / "config" / "delayOffset.json")
-        self._finished_by_master = FinishedTimersFile(data_dir / "config" / "masterTimer.json")
+        self._finished_by_master = ConfigFile(data_dir / "config" / "masterTimer.json")
         self._store = store
         self._clock_ms = clock_ms
         self._saved: Progress | None = None
@@ -106,7 +109,7 @@ class DelayState:
         store, now_ms = self._store, self._clock_ms()
         low, high = store.min_offset_in_queue(TIMER_TOPIC, 0), store.max_offset_in_queue(TIMER_TOPIC, 0)
         saved = self._offsets.load()
-        finished = self._finished_by_master.load()
+        finished = load_finished(self._finished_by_master)
         from_timers = self.timers.open(low, high, now_ms, self._queue_offset_at, finished)
         if self.timers.is_rebuilt:
             log.warning(
@@ -357,3 +360,54 @@ def open_delay_state(
     )
     state.open(topics)
     return state
+
+
+def encode_finished(finished: FinishedTimers) -> bytes:
+    """Return what follows RocketMQ's 56 bytes in the answer to 60."""
+    assert finished.replay_from is not None
+    return _ANSWER_OURS.pack(
+        finished.read_ms, finished.queue_offset, finished.late_from, finished.replay_from
+    )
+
+
+def read_answer(body: bytes) -> dict[str, Any]:
+    """Return the members of the file from an answer to 60, of Reput or RocketMQ.
+
+    Raises:
+        ValueError: it is too short.
+    """
+    if len(body) >= _ANSWER_HEAD_BYTES + _ANSWER_OURS.size:
+        read_ms, queue_offset, late_from, replay_from = _ANSWER_OURS.unpack_from(body, _ANSWER_HEAD_BYTES)
+        return {
+            "readMs": read_ms,
+            "queueOffset": queue_offset,
+            "lateFrom": late_from,
+            "replayFrom": replay_from,
+        }
+    if len(body) < _ANSWER_HEAD_BYTES:
+        raise ValueError(f"{len(body)} bytes are no timer checkpoint, which has {_ANSWER_HEAD_BYTES}")
+    read_ms, _, queue_offset = _ANSWER_HEAD.unpack_from(body)
+    return {"readMs": read_ms, "queueOffset": queue_offset, "lateFrom": None, "replayFrom": None}
+
+
+def load_finished(file: ConfigFile) -> FinishedTimers | None:
+    """Read `config/masterTimer.json`: what a master's timer had finished, as its slave received it. None if there is no
+    file. Blocks.
+
+    A slave has no wheel. When it becomes the master, it reads the timer's queue again, and would have to read the whole
+    log to find what was delivered. With this file it passes over what the old master had finished, and reads the log
+    only from `replayFrom` on.
+
+    Raises:
+        ConfigFileDamaged, OSError: it cannot be read.
+    """
+    members = file.load().members
+    if not members:
+        return None
+    late_from = members.get("lateFrom")
+    return FinishedTimers(
+        int(members["readMs"]),
+        int(members["queueOffset"]),
+        1 << 62 if late_from is None else int(late_from),
+        members.get("replayFrom"),
+    )

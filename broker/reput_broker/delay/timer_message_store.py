@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.delay.active_slots import ActiveSlots
-from reput_broker.delay.delayed_record import DeleteId, Due
-from reput_broker.delay.recovery import OffsetSet
+from reput_broker.delay.delayed_record import DeleteId, Due, OffsetSet
 from reput_broker.delay.timer_checkpoint import (
     FILES_MAX,
     TimerCheckDamaged,

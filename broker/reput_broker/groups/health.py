@@ -6,22 +6,20 @@ What clients, the console and the command line show, and the series that the ale
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.groups.awaited_members import AwaitedMembers
-from reput_broker.groups.consumer_groups import ConsumerGroup, ConsumerGroups
-from reput_broker.groups.lag import LagFigures
-from reput_broker.groups.progress import GroupPositions, GroupProgress
-from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.groups.readers import GroupReaders
+from reput_broker.groups.consumer_groups import ConsumerGroup
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.commands.group_description import GroupHealth, HealthState
 from reput_protocol.names import is_own_group
 from reput_protocol.printable import counted
+
+if TYPE_CHECKING:
+    from reput_broker.groups.group_state import GroupState
 
 _GROUPS_A_TURN: Final = 32
 
@@ -44,22 +42,11 @@ class Waiting(NamedTuple):
     seen_ms: int | None
 
 
-class GroupFacts(NamedTuple):
-    """What is known of the groups: their members, where they are, and who has which queue."""
-
-    online: ConsumerGroups
-    awaited: AwaitedMembers
-    readers: GroupReaders
-    positions: GroupPositions
-    progress: GroupProgress
-    locks: QueueLocks
-    lag: LagFigures
-
-
 class GroupsHealth:
     """Decides the states.
 
     Args:
+        state: what is known of the groups: their members, where they are, and who has which queue.
         options: the limits; they may change.
         settings: of the groups.
         broker_name: of this broker.
@@ -68,18 +55,18 @@ class GroupsHealth:
 
     def __init__(
         self,
+        state: GroupState,
         options: GroupsConfig,
         store: MessageStore,
         settings: SubscriptionGroupManager,
-        facts: GroupFacts,
         *,
         broker_name: str,
         clock_ms: Callable[[], int],
     ) -> None:
+        self._state = state
         self._options = options
         self._store = store
         self._settings = settings
-        self._facts = facts
         self._broker_name = broker_name
         self._clock_ms = clock_ms
         self._began_ms = clock_ms()
@@ -92,8 +79,8 @@ class GroupsHealth:
 
     async def refresh(self) -> None:
         """Decide the state of every group with an offset or a member."""
-        groups: dict[str, dict[str, Mapping[int, int]]] = {group.name: {} for group in self._facts.online}
-        for group, topic, queues in self._facts.positions.items():
+        groups: dict[str, dict[str, Mapping[int, int]]] = {group.name: {} for group in self._state.online}
+        for group, topic, queues in self._state.positions.items():
             groups.setdefault(group, {})[topic] = queues
         states = {}
         for number, (group, offsets) in enumerate(groups.items()):
@@ -118,18 +105,18 @@ class GroupsHealth:
         """Return a function of topic and queue id: the client id of the member that has the queue's lock, or pulled
         from it last; "" if there is none.
         """
-        members = {member.client.peer: member.client_id for member in self._facts.online.members(group)}
+        members = {member.client.peer: member.client_id for member in self._state.online.members(group)}
 
         def holder(topic: str, queue_id: int) -> str:
-            progress = self._facts.progress.get(group, topic, queue_id)
+            progress = self._state.progress.get(group, topic, queue_id)
             pulled = "" if progress is None else members.get(progress.peer, "")
-            return self._facts.locks.owner(group, (topic, queue_id)) or pulled
+            return self._state.locks.owner(group, (topic, queue_id)) or pulled
 
         return holder
 
     def waiting(self, group: str, offsets: Offsets) -> list[Waiting]:
         """Return the queues with messages that a group has not finished."""
-        store, oldest = self._store, self._facts.lag.oldest
+        store, oldest = self._store, self._state.lag.figures.oldest
         found = []
         for topic, queues in offsets.items():
             for queue_id, offset in queues.items():
@@ -153,7 +140,7 @@ class GroupsHealth:
     # The states
 
     def _problems(self, group: str, waiting: list[Waiting]) -> Iterator[GroupHealth]:
-        now_ms, online = self._clock_ms(), self._facts.online.get(group)
+        now_ms, online = self._clock_ms(), self._state.online.get(group)
         disagreement = None if online is None else online.disagreement(now_ms)
         if disagreement is not None:
             one, other = disagreement.client_id, disagreement.other_client_id
@@ -173,14 +160,14 @@ class GroupsHealth:
     def _is_consumed(self, group: str) -> bool:
         """Whether a group without members is consumed nevertheless, or its members are still coming."""
         # The connection of a member that has left may be open for a while.
-        left_ms = self._facts.online.offline_since_ms.get(group, 0)
-        return bool(self._facts.awaited.of(group)) or self._facts.readers.is_read(group, left_ms)
+        left_ms = self._state.online.offline_since_ms.get(group, 0)
+        return bool(self._state.membership.awaited.of(group)) or self._state.readers.is_read(group, left_ms)
 
     def _empty(self, group: str, waiting: list[Waiting]) -> GroupHealth:
         left_ms = max(
             self._began_ms,
-            self._facts.online.offline_since_ms.get(group, 0),
-            self._facts.readers.last_asked_ms.get(group, 0),
+            self._state.online.offline_since_ms.get(group, 0),
+            self._state.readers.last_asked_ms.get(group, 0),
         )
         stored_ms = min((one.stored_ms for one in waiting if one.stored_ms is not None), default=0)
         lag = sum(one.lag for one in waiting)
@@ -205,7 +192,7 @@ class GroupsHealth:
         holder = self.holders(group)(first.topic, first.queue_id)
         place = f"{first.topic}-{first.queue_id}"
         if holder:
-            progress = self._facts.progress.get(group, first.topic, first.queue_id)
+            progress = self._state.progress.get(group, first.topic, first.queue_id)
             in_flight = 0 if progress is None else max(0, progress.pull_offset - first.position)
             reason = (
                 f"member {holder} does not finish offset {first.position} of queue {place}: {_wait(first.lag)}, "

@@ -6,24 +6,28 @@ from its groups and the other members are notified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import Final, NamedTuple
 
+import msgspec
 import structlog
 import trio
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.groups import consumer_groups, producer_groups
-from reput_broker.groups.awaited_members import AwaitedGroups, AwaitedMembers
 from reput_broker.groups.client_table import ClientChannel, ClientTable
-from reput_broker.groups.consumer_groups import Conflict, ConsumerGroups
-from reput_broker.groups.notifications import GroupNotifier
-from reput_broker.groups.producer_groups import ProducerGroups
+from reput_broker.groups.consumer_groups import ENTRY_BYTES, Conflict, ConsumerGroups, size_of
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
 from reput_broker.remoting.request import Client, Refusal
-from reput_protocol.commands.group import ConsumerData
-from reput_protocol.errors import ErrorCode
+from reput_broker.tables.config_file import ConfigFile
+from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.group import ConsumerData, ConsumerIdsChangedHeader
+from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.wire.header import HeaderType
 
 log = structlog.get_logger(__name__)
@@ -36,6 +40,13 @@ _AWAITED_S = 30.0
 """How long a new master awaits a member: RocketMQ's clients send their heartbeats so often."""
 _AWAITED_OWN_S = 6.0
 """The same for Reput's client, which connects as soon as it knows the new master."""
+_PRODUCER_BYTES: Final = 512
+"""Approximate size of a client's group without its name."""
+AwaitedGroups = Mapping[str, Mapping[str, float]]
+"""By group and client id: how long the member is awaited, in seconds."""
+_RETRY_S = 1.0
+_MEMBERS_A_STEP = 64
+"""After so many members other tasks run."""
 
 
 class MemberConflict(NamedTuple):
@@ -97,7 +108,7 @@ class Membership:
 
     def check_entries(self, count: int) -> None:
         """Refuse a heartbeat with too many groups and subscriptions before it is decoded."""
-        self._check_size(count * min(consumer_groups.ENTRY_BYTES, producer_groups.ENTRY_BYTES))
+        self._check_size(count * min(ENTRY_BYTES, _PRODUCER_BYTES))
 
     def check_room(
         self, client: Client, client_id: str, consumers: list[ConsumerData], producers: list[str]
@@ -115,9 +126,9 @@ class Membership:
             consuming, producing = channel.consumer_groups, channel.producer_groups
         after = before
         for name, data in {data.group_name: data for data in consumers}.items():
-            after += consumer_groups.size_of(data) - consuming.get(name, 0)
+            after += size_of(data) - consuming.get(name, 0)
         for name in set(producers) - producing.keys():
-            after += producer_groups.size_of(name)
+            after += _PRODUCER_BYTES + len(name)
         if after <= before:
             return
         self._check_size(after)
@@ -249,3 +260,247 @@ class Membership:
 
 def _awaited_s(channel: ClientChannel) -> float:
     return _AWAITED_OWN_S if channel.client.header_type == HeaderType.MSGPACK else _AWAITED_S
+
+
+class _Producers:
+    __slots__ = ("last_heard", "name", "next")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.last_heard: dict[ClientChannel, float] = {}
+        self.next = 0
+
+
+class ProducerGroups:
+    """The clients of each producer group, which transactions are checked with (RocketMQ: ProducerManager)."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Producers] = {}
+        self.held_bytes = 0
+        """Approximate size of all producers."""
+
+    def register(self, group: str, channel: ClientChannel, now: float) -> None:
+        """Record a heartbeat of a producer."""
+        producers = self._groups.get(group)
+        if producers is None:
+            producers = self._groups[group] = _Producers(group)
+        if channel not in producers.last_heard:
+            size = channel.producer_groups[producers.name] = _PRODUCER_BYTES + len(group)
+            self.held_bytes += size
+        producers.last_heard[channel] = now
+
+    def unregister(self, group: str, channel: ClientChannel) -> None:
+        """Remove a producer; it need not be registered."""
+        producers = self._groups.get(group)
+        if producers is not None and producers.last_heard.pop(channel, None) is not None:
+            self.held_bytes -= channel.producer_groups.pop(group)
+            if not producers.last_heard:
+                del self._groups[group]
+
+    def gone(self, channel: ClientChannel) -> None:
+        """Remove a client whose connection has ended."""
+        for group in list(channel.producer_groups):
+            self.unregister(group, channel)
+
+    def expire(self, heard_before: float) -> list[ClientChannel]:
+        """Remove and return producers whose last heartbeat for a group is too old."""
+        expired = []
+        for group, producers in list(self._groups.items()):
+            for channel in [c for c, heard in producers.last_heard.items() if heard < heard_before]:
+                self.unregister(group, channel)
+                expired.append(channel)
+        return expired
+
+    def producers(self, group: str) -> list[ClientChannel]:
+        """Return the clients of a group."""
+        producers = self._groups.get(group)
+        return [] if producers is None else list(producers.last_heard)
+
+    def pick(self, group: str) -> ClientChannel | None:
+        """Return the next client of a group (round robin), by its latest connection; None if there is none."""
+        producers = self._groups.get(group)
+        if producers is None:
+            return None
+        heard, latest = producers.last_heard, dict[str, ClientChannel]()
+        for channel in heard:
+            before = latest.get(channel.client_id, channel)
+            if not channel.client.is_closed and heard[channel] >= heard[before]:
+                latest[channel.client_id] = channel
+        channels = [*latest.values()]
+        if not channels:
+            return None
+        producers.next = (producers.next + 1) % len(channels)
+        return channels[producers.next]
+
+    def items(self) -> Iterator[tuple[str, list[ClientChannel]]]:
+        """Iterate over the groups and their producers."""
+        for group, producers in list(self._groups.items()):
+            yield group, list(producers.last_heard)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+class AwaitedMembers:
+    """The client ids of members that a new master knows from the one before, until they have connected to it, by group.
+
+    Each member computes its queues from the list of members. A list with only those that have come already would give
+    them the queues of the others, which still consume them.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, float]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def expect(self, groups: AwaitedGroups, now: float) -> None:
+        """Await these members from now on."""
+        for group, members in groups.items():
+            self._groups[group] = {client_id: now + wait_s for client_id, wait_s in members.items()}
+
+    def of(self, group: str) -> list[str]:
+        """Return the client ids that a group still awaits."""
+        return list(self._groups.get(group, ()))
+
+    def came(self, group: str, client_id: str) -> None:
+        """Note that a member has come."""
+        self._groups.get(group, {}).pop(client_id, None)
+
+    def forget_group(self, group: str) -> None:
+        """Await no member of a group."""
+        self._groups.pop(group, None)
+
+    def expired(self, now: float) -> list[str]:
+        """Stop to await those whose time is over; return their groups."""
+        before = {group: len(members) for group, members in self._groups.items()}
+        left = {
+            group: {client_id: until for client_id, until in members.items() if until > now}
+            for group, members in self._groups.items()
+        }
+        self._groups = {group: members for group, members in left.items() if members}
+        return [group for group, count in before.items() if len(left[group]) < count]
+
+
+class _Members(msgspec.Struct):
+    members: dict[str, dict[str, float]] = {}
+
+
+class GroupMembersFile:
+    """`config/groupMembers.json`: the members that the groups had at the master before. Its methods block.
+
+    The time of the file is when that master last said so.
+    """
+
+    def __init__(self, directory: Path, clock_ms: Callable[[], int]) -> None:
+        self._file = ConfigFile(directory / "groupMembers.json")
+        self._clock_ms = clock_ms
+
+    def save(self, data: bytes) -> None:
+        """Replace the file's text with what the master says. Raises OSError."""
+        self._file.save(data)
+        self.unchanged()
+
+    def unchanged(self) -> None:
+        """Note that the master still says so."""
+        now_ns = self._clock_ms() * 1_000_000
+        with suppress(OSError):
+            os.utime(self._file.path, ns=(now_ns, now_ns))
+
+    def take(self, age_max_s: float) -> AwaitedGroups:
+        """Return the members that a new master awaits, and remove the file: it is true only now.
+
+        Args:
+            age_max_s: members that were noted longer ago are not awaited.
+        """
+        try:
+            loaded = self._file.load()
+            if loaded.path is None:
+                return {}
+            age_s = self._clock_ms() / 1000 - loaded.path.stat().st_mtime
+            self._file.remove()
+            found = msgspec.json.decode(loaded.data, type=_Members).members
+        except (ReputError, OSError, msgspec.MsgspecError) as error:
+            log.warning(
+                "members_not_read",
+                detail=str(error),
+                hint="two members may consume a queue until all are back",
+            )
+            return {}
+        return found if age_s <= age_max_s else {}
+
+
+class GroupNotifier:
+    """Notifies the members of a group that it has changed, so that they rebalance (request 40).
+
+    The first change of a group is sent immediately; further changes within `groups.notify_interval` are sent together
+    at its end, so that a hundred members starting at once do not receive a hundred requests each. A member that cannot
+    take a request now gets it later, and delays no other member. `changed` may be called at any time; `run` sends the
+    requests.
+    """
+
+    def __init__(
+        self,
+        groups: ConsumerGroups,
+        settings: SubscriptionGroupManager,
+        options: GroupsConfig,
+        *,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._groups = groups
+        self._settings = settings
+        self._options = options
+        self._clock = clock
+        self._due: dict[str, float] = {}
+        self._quiet_until: dict[str, float] = {}
+        self._late: dict[tuple[ClientChannel, str], None] = {}
+        self._woken = trio.Event()
+        self._looked_at = 0
+
+    def changed(self, group: str) -> None:
+        """Record that the members or the topics of a group have changed."""
+        if group not in self._due:
+            self._due[group] = self._quiet_until.get(group, 0.0)
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Notify members until cancelled."""
+        while True:
+            self._woken = trio.Event()
+            now = self._clock()
+            await self._tell_due(now)
+            self._quiet_until = {group: until for group, until in self._quiet_until.items() if until > now}
+            wait_s = min(self._due.values(), default=inf) - now
+            if self._late:
+                wait_s = min(wait_s, _RETRY_S)
+            with trio.move_on_after(max(0.0, wait_s)):
+                await self._woken.wait()
+
+    async def _tell_due(self, now: float) -> None:
+        late, self._late = self._late, {}
+        for channel, group in late:
+            await self._tell(channel, group)
+        for group in [group for group, due in self._due.items() if due <= now]:
+            del self._due[group]
+            self._quiet_until[group] = now + self._options.notify_interval
+            await self._tell_group(group)
+
+    async def _tell_group(self, group: str) -> None:
+        online, settings = self._groups.get(group), self._settings.get(group)
+        if online is None or online.is_broadcasting:
+            return
+        if settings is not None and not settings.notify_consumer_ids_changed_enable:
+            return
+        for channel in list(online.members):
+            await self._tell(channel, group)
+
+    async def _tell(self, channel: ClientChannel, group: str) -> None:
+        self._looked_at += 1
+        if self._looked_at % _MEMBERS_A_STEP == 0:
+            await trio.lowlevel.checkpoint()
+        if group not in channel.consumer_groups:
+            return
+        ext = ConsumerIdsChangedHeader(group).to_ext(channel.client.header_type)
+        is_sent = channel.client.send_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
+        if not is_sent and not channel.client.is_closed:
+            self._late[channel, group] = None

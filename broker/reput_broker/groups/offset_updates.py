@@ -13,7 +13,7 @@ from typing import NamedTuple
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups
-from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.lag import GroupProgress
 from reput_broker.observe.counters import Counters
 from reput_broker.remoting.request import write_in_turns
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager

@@ -1,7 +1,7 @@
 """A slave: copies the log of its master (RocketMQ: DefaultHAClient).
 
 Before each connection to the log of a Reput master, the slave compares its history with the master's
-(`log_comparison.py`). RocketMQ's masters do not describe theirs. In any case, the last record of this log must be the
+(`epochs.py`). RocketMQ's masters do not describe theirs. In any case, the last record of this log must be the
 one that the master has there.
 
 What arrives is appended as whole, checked records, so that this log always ends with one. The slave reports what cannot
@@ -10,36 +10,44 @@ be taken back: with `flush = "sync"` what is synced, else what is appended.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 from zlib import crc32
 
 import structlog
 import trio
 
 from reput_broker.ha.admission import Group, old_proof_frame, prove
-from reput_broker.ha.epochs import Epoch, EpochFile
+from reput_broker.ha.epochs import Epoch, EpochFile, OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
-from reput_broker.ha.log_comparison import OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
-from reput_broker.ha.received_log import ReceivedLog
-from reput_broker.ha.replication_lag import MasterLog
+from reput_broker.ha.service import MasterLog
 from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemoteUnreachable, dial
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.log.walk import can_be_topic
 from reput_broker.tenure.core import Core
 from reput_broker.tenure.roles import Master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
 from reput_protocol.errors import ReputError, leaves
+from reput_protocol.kernel.records import BLANK, INVALID, RECORD, checksum_faults, scan_records
+from reput_protocol.kernel.tables import runs
 from reput_protocol.record.layout import BLANK_BYTES
+from reput_protocol.record.row import STORE_TIMESTAMP_MS, WIDTH
 from reput_protocol.wire.header import HeaderType
 
 log = structlog.get_logger(__name__)
 
+_OVERHEAD_BYTES: Final = 64 * 1024
+"""More than a record has in addition to its body."""
+_TOPICS_MAX: Final = 10_000
+_BUFFER_BYTES: Final = 512 * 1024
 _RECEIVE_BYTES: Final = 256 * 1024
 _ASK_TIMEOUT_S: Final = 3.0
 _RETRY_S: Final = 0.2
@@ -56,6 +64,126 @@ _OTHER_RECORD: Final = (
 )
 
 _BROKEN: Final = (RemoteUnreachable, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class LogItem(NamedTuple):
+    """Records, or a blank record with all that follows it in its file."""
+
+    offset: int
+    data: memoryview
+    """Valid until the next call of `ReceivedLog`."""
+    stored_ms: int = 0
+    """Store time of the last record; 0 for a blank one."""
+    last_record_offset: int = -1
+    """Where the last record starts; -1 for a blank one."""
+
+
+class ReceivedLog:
+    """Collects bytes of a master's log from an offset on, and divides them into what can be appended: whole, checked
+    records.
+
+    A master sends bytes without regard to records. A slave that appended them as they come would end in the middle of a
+    record after a kill, or after the connection broke, and could not be promoted without losing its end.
+
+    Args:
+        options: of the store that they are for.
+        offset: where the first byte belongs.
+    """
+
+    def __init__(self, options: StoreOptions, offset: int) -> None:
+        self.offset = offset
+        """Everything before this offset was dropped."""
+        self._file_size = options.commit_log_file_size
+        self._record_bytes_max = options.message_bytes_max + _OVERHEAD_BYTES
+        # Kept from one call to the next: what has arrived and was not dropped is `[start, end)` of it.
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._start = 0
+        self._end = 0
+        self._topics: set[bytes] = set()
+
+    def add(self, data: memoryview) -> None:
+        """Add bytes that follow those added before."""
+        size = len(data)
+        if self._end + size > len(self._buffer):
+            self._make_room(size)
+        self._buffer[self._end : self._end + size] = data
+        self._end += size
+
+    def _make_room(self, size: int) -> None:
+        """Move what there is to the beginning, of a larger buffer if necessary."""
+        rest = self._buffer[self._start : self._end]
+        target = self._buffer
+        if len(rest) + size > len(target):
+            target = memoryview(bytearray(max(2 * len(target), len(rest) + size)))
+        target[: len(rest)] = rest
+        self._buffer = target
+        self._start, self._end = 0, len(rest)
+
+    def take(self) -> LogItem | None:
+        """Return what can be appended next; None if more bytes are needed for that.
+
+        Raises:
+            HAProtocolError: what has arrived is not a log, or could not be stored here.
+        """
+        room = self._file_size - self.offset % self._file_size
+        data = self._buffer[self._start : min(self._end, self._start + room)]
+        if not data:
+            return None
+        table, stop, status, size, reason = scan_records(data, 0, len(data), self.offset)
+        if stop:
+            self._check(data, table, stop, room)
+            last = len(table) - WIDTH
+            return LogItem(
+                self.offset,
+                data[:stop],
+                table[last + STORE_TIMESTAMP_MS],
+                self.offset + table[last],
+            )
+        if status == INVALID:
+            raise self._refused(0, reason)
+        if status == BLANK:
+            if size != room:
+                raise self._refused(0, f"a blank record names {size} bytes, but {room} are left in the file")
+            return LogItem(self.offset, data) if len(data) == room else None
+        assert status != RECORD, "the bytes end within a record"
+        if size > room - BLANK_BYTES:
+            raise self._refused(
+                0, f"a record of {size} bytes does not fit into the {room} bytes left in the file"
+            )
+        if size > self._record_bytes_max:
+            raise self._refused(
+                0, f"a record has {size} bytes; raise store.message_size_max to that of the master"
+            )
+        return None
+
+    def drop(self, size: int) -> None:
+        """Drop this number of bytes from the beginning, after they have been appended."""
+        self.offset += size
+        self._start += size
+        if self._start == self._end:
+            self._start = self._end = 0
+
+    def _check(self, data: memoryview, table: array[int], stop: int, room: int) -> None:
+        faults = checksum_faults(data, table)
+        if faults:
+            row, reason = faults[0]
+            raise self._refused(table[WIDTH * row], reason)
+        if stop > room - BLANK_BYTES:
+            raise self._refused(
+                table[-WIDTH], "the record leaves no room for the blank one at the end of its file"
+            )
+        for topic, _, first, _, _ in runs(data, table):
+            if topic not in self._topics:
+                if not can_be_topic(topic):
+                    raise self._refused(table[WIDTH * first], f"the record there has topic {topic[:80]!r}")
+                if len(self._topics) >= _TOPICS_MAX:
+                    self._topics.clear()
+                self._topics.add(topic)
+
+    def _refused(self, position: int, reason: str) -> HAProtocolError:
+        return HAProtocolError(
+            f"what it sends for log offset {self.offset + position} cannot be stored: {reason}"
+        )
 
 
 class MasterRefused(ReputError):

@@ -25,9 +25,9 @@ from typing import Any, Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.delay.finished_timers import read_answer
-from reput_broker.groups.awaited_members import GroupMembersFile
-from reput_broker.ha.replication_lag import MasterLog
+from reput_broker.delay.state import read_answer
+from reput_broker.groups.membership import GroupMembersFile
+from reput_broker.ha.service import MasterLog
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer
 from reput_broker.store.message_store import MessageStore
@@ -124,6 +124,15 @@ class _State(NamedTuple):
 _NONE: Final = _State()
 
 
+_FILES: Final = (
+    ("delayOffset", RequestCode.GET_ALL_DELAY_OFFSET, "delayOffset.json"),
+    ("requestModes", RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, "messageRequestMode.json"),
+    ("schedules", RequestCode.GET_ALL_SCHEDULES, "schedules.json"),
+    ("sinkBatches", RequestCode.GET_SINK_BATCHES, "sinkBatches.json"),
+)
+"""Tables that only a master reads, and their files."""
+
+
 class SlaveSynchronize:
     """Keeps the tables of a slave like its master's, while it may follow that master.
 
@@ -168,7 +177,8 @@ class SlaveSynchronize:
         self._topics_version = self._groups_version = DataVersion()
         self._deleted_topics: dict[str, int] = {}
         """Topics whose queues must still be deleted, with the end of the master's log when it had deleted them."""
-        self._has_offsets = tables.offsets.file.path.exists()
+        self.has_offsets = tables.offsets.file.path.exists()
+        """Whether the offsets of the groups were ever taken over."""
         config = store.options.data_dir / "config"
         members = GroupMembersFile(config, tables.clock_ms)
         self._all = (
@@ -187,32 +197,13 @@ class SlaveSynchronize:
                 is_unchanged=lambda: tables.groups.version == self._groups_version,
             ),
             _Table(
-                "delayOffset",
-                RequestCode.GET_ALL_DELAY_OFFSET,
-                partial(_write, ConfigFile(config / "delayOffset.json")),
-            ),
-            _Table(
                 "timer",
                 RequestCode.GET_TIMER_CHECK_POINT,
                 partial(_write, ConfigFile(config / "masterTimer.json")),
                 read=read_answer,
                 interval_s=_TIMER_S,
             ),
-            _Table(
-                "requestModes",
-                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-                partial(_write, ConfigFile(config / "messageRequestMode.json")),
-            ),
-            _Table(
-                "schedules",
-                RequestCode.GET_ALL_SCHEDULES,
-                partial(_write, ConfigFile(config / "schedules.json")),
-            ),
-            _Table(
-                "sinkBatches",
-                RequestCode.GET_SINK_BATCHES,
-                partial(_write, ConfigFile(config / "sinkBatches.json")),
-            ),
+            *(_Table(name, code, partial(_write, ConfigFile(config / file))) for name, code, file in _FILES),
             _Table(
                 "groupMembers",
                 RequestCode.GET_GROUP_MEMBERS,
@@ -222,11 +213,6 @@ class SlaveSynchronize:
         )
 
         self._announced = [table for code in ANNOUNCED_TABLES for table in self._all if table.code is code]
-
-    @property
-    def has_offsets(self) -> bool:
-        """Whether the offsets of the groups were ever taken over."""
-        return self._has_offsets
 
     @property
     def age_s(self) -> float:
@@ -480,7 +466,7 @@ class SlaveSynchronize:
         version = DataVersion.from_json(members.get("dataVersion"))
         self._tables.offsets.adopt(offsets, is_partial=held.is_partial, version=version)
         self._tables.offsets_soon.committed()
-        self._has_offsets = True
+        self.has_offsets = True
         if self._member is not None:
             await self._tables.offsets_soon.sync()  # the master is told that they are here
 

@@ -1,5 +1,5 @@
 """The name service: which brokers there are, and which of them has a topic (RocketMQ: namesrv).
 
-`route_info` is the table of brokers and topics, `processor` answers from it; `own_broker` describes the broker that
-the name service runs in, `members` the others of its group. `registration` announces a broker to name servers.
+`route_info` is the table of brokers and topics, `processor` answers from it; `members` are the other brokers of the own
+one's group. `registration` describes the broker that the name service runs in, and announces it to name servers.
 """

@@ -11,28 +11,12 @@ from reput_broker.config.value_types import checked_address
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit, has_unit_subscription
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.config_file import DataVersion
-from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.tables import KVConfigManager
 from reput_broker.tables.topic_access import no_topic
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands import namesrv as commands
 from reput_protocol.commands.body import read_json
-from reput_protocol.commands.namesrv import (
-    ORDER_TOPIC_NAMESPACE,
-    BrokerHeartbeatHeader,
-    BrokerPermissionHeader,
-    KVConfigHeader,
-    KVListHeader,
-    MemberGroup,
-    MemberGroupHeader,
-    PutKVConfigHeader,
-    QueryDataVersionHeader,
-    RegisterBrokerBody,
-    RegisterBrokerHeader,
-    RegisterTopicHeader,
-    TopicsByClusterHeader,
-    UnregisterBrokerHeader,
-    body_crc32,
-)
 from reput_protocol.commands.topic import (
     DeleteTopicHeader,
     KVTable,
@@ -93,7 +77,7 @@ class NameServerProcessor(Processor):
             # RocketMQ's wording: its clients and tools show it as it is.
             text = f"No topic route info in name server for the topic: {topic}"
             return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=text)
-        route.order_topic_conf = self._kv_config.get(ORDER_TOPIC_NAMESPACE, topic)
+        route.order_topic_conf = self._kv_config.get(commands.ORDER_TOPIC_NAMESPACE, topic)
         return Response(0, self._facts_for(request), route.to_json())
 
     def _lacks_fallback(self, request: Request) -> bool:
@@ -133,9 +117,9 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.GET_BROKER_MEMBER_GROUP)
     def member_group(self, request: Request) -> Response:
         """Answer with the members of a broker name."""
-        header = MemberGroupHeader.from_ext(request.ext)
+        header = commands.MemberGroupHeader.from_ext(request.ext)
         group = self._routes.member_group(header.cluster_name, header.broker_name, self._address(request))
-        return Response(0, body=MemberGroup(group).to_json())
+        return Response(0, body=commands.MemberGroup(group).to_json())
 
     @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def topics(self, request: Request) -> Response:
@@ -145,7 +129,7 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
     def topics_by_cluster(self, request: Request) -> Response:
         """Answer with the names of the topics of a cluster."""
-        cluster = TopicsByClusterHeader.from_ext(request.ext).cluster
+        cluster = commands.TopicsByClusterHeader.from_ext(request.ext).cluster
         return self._topic_list(request, self._routes.topics_of_cluster(cluster))
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
@@ -197,23 +181,23 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.REGISTER_BROKER)
     def register(self, request: Request) -> Response:
         """Take the registration of a broker; answer with its master and the queue numbers of ordered topics."""
-        header = RegisterBrokerHeader.from_ext(request.ext)
-        if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
+        header = commands.RegisterBrokerHeader.from_ext(request.ext)
+        if header.body_crc32 and header.body_crc32 != commands.body_crc32(request.body):
             raise Refusal(
                 ErrorCode.MALFORMED,
-                f"the body of the registration has checksum {body_crc32(request.body)} and not {header.body_crc32}; "
-                "it was damaged on its way, send it again",
+                f"the body of the registration has checksum {commands.body_crc32(request.body)} and not "
+                f"{header.body_crc32}; it was damaged on its way, send it again",
             )
         try:
             checked_address(header.broker_addr)
         except ValueError as error:  # it would be in the routes of every client
             raise Refusal(ErrorCode.INVALID_ARGUMENT, f"brokerAddr of the registration: {error}") from None
-        body = RegisterBrokerBody.decode(request.body)
+        body = commands.RegisterBrokerBody.decode(request.body)
         try:
             answer = self._routes.register(header, body.table, request.client, self._address(request))
         except BrokerIdTaken as error:
             raise Refusal(ErrorCode.DUPLICATE, str(error), response_code=ResponseCode.SYSTEM_ERROR) from None
-        ordered = self._kv_config.namespace(ORDER_TOPIC_NAMESPACE)
+        ordered = self._kv_config.namespace(commands.ORDER_TOPIC_NAMESPACE)
         return Response(
             0,
             answer.to_ext(request.header_type),
@@ -223,19 +207,19 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.UNREGISTER_BROKER)
     def unregister(self, request: Request) -> Response:
         """Drop a broker that leaves."""
-        self._routes.unregister(UnregisterBrokerHeader.from_ext(request.ext))
+        self._routes.unregister(commands.UnregisterBrokerHeader.from_ext(request.ext))
         return Response()
 
     @serves(RequestCode.BROKER_HEARTBEAT)
     def heartbeat(self, request: Request) -> Response:
         """Note that a broker is alive."""
-        self._routes.heartbeat(BrokerHeartbeatHeader.from_ext(request.ext).broker_addr)
+        self._routes.heartbeat(commands.BrokerHeartbeatHeader.from_ext(request.ext).broker_addr)
         return Response()
 
     @serves(RequestCode.QUERY_DATA_VERSION)
     def data_version(self, request: Request) -> Response:
         """Answer whether a broker has to register its topics again; this counts as a heartbeat."""
-        header = QueryDataVersionHeader.from_ext(request.ext)
+        header = commands.QueryDataVersionHeader.from_ext(request.ext)
         asked = DataVersion.from_json(read_json(request.body) if request.body else None)
         known = self._routes.version_of(header.broker_addr)
         self._routes.heartbeat(header.broker_addr)
@@ -257,20 +241,22 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV)
     def register_topic(self, request: Request) -> Response:
         """Note a topic of registered brokers."""
-        topic = RegisterTopicHeader.from_ext(request.ext).topic
+        topic = commands.RegisterTopicHeader.from_ext(request.ext).topic
         self._routes.register_topic(topic, TopicRoute.from_json(request.body, is_trusted=False).queue_datas)
         return Response()
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, request: Request) -> Response:
         """Take write permission from all topics of a broker, in routes."""
-        count = self._routes.wipe_write_perm(BrokerPermissionHeader.from_ext(request.ext).broker_name)
+        count = self._routes.wipe_write_perm(
+            commands.BrokerPermissionHeader.from_ext(request.ext).broker_name
+        )
         return Response(0, {"wipeTopicCount": count if request.is_native else str(count)})
 
     @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write_perm(self, request: Request) -> Response:
         """Give write permission back to all topics of a broker, in routes."""
-        count = self._routes.add_write_perm(BrokerPermissionHeader.from_ext(request.ext).broker_name)
+        count = self._routes.add_write_perm(commands.BrokerPermissionHeader.from_ext(request.ext).broker_name)
         return Response(0, {"addTopicCount": count if request.is_native else str(count)})
 
     # Settings
@@ -278,7 +264,7 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.PUT_KV_CONFIG)
     async def put_kv_config(self, request: Request) -> Response:
         """Set a value; it is on disk when this is answered."""
-        header = PutKVConfigHeader.from_ext(request.ext)
+        header = commands.PutKVConfigHeader.from_ext(request.ext)
         self._kv_config.put(header.namespace, header.key, header.value)
         await self._kv_saver.save()
         return Response()
@@ -286,7 +272,7 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.GET_KV_CONFIG)
     def get_kv_config(self, request: Request) -> Response:
         """Answer with a value."""
-        header = KVConfigHeader.from_ext(request.ext)
+        header = commands.KVConfigHeader.from_ext(request.ext)
         value = self._kv_config.get(header.namespace, header.key)
         if value is None:
             text = f"No config item, Namespace: {header.namespace} Key: {header.key}"
@@ -296,7 +282,7 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.DELETE_KV_CONFIG)
     async def delete_kv_config(self, request: Request) -> Response:
         """Delete a value, if there is one; it is gone from the disk when this is answered."""
-        header = KVConfigHeader.from_ext(request.ext)
+        header = commands.KVConfigHeader.from_ext(request.ext)
         self._kv_config.delete(header.namespace, header.key)
         await self._kv_saver.save()
         return Response()
@@ -304,7 +290,7 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def kv_list(self, request: Request) -> Response:
         """Answer with all values of a namespace."""
-        namespace = KVListHeader.from_ext(request.ext).namespace
+        namespace = commands.KVListHeader.from_ext(request.ext).namespace
         values = self._kv_config.namespace(namespace)
         if values is None:
             text = f"No config item, Namespace: {namespace}"

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reput_broker.namesrv.members import GroupMembers
-from reput_broker.namesrv.own_broker import OwnBroker
+from reput_broker.namesrv.registration import OwnBroker
 from reput_broker.remoting.request import Client
 from reput_broker.tables.config_file import DataVersion
 from reput_protocol.codes import Perm

@@ -13,43 +13,7 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from reput_broker.observe.counters import (
-    ACK_LEVELS,
-    ACK_RESULTS,
-    AUTH_FAILURES,
-    BACKPRESSURE_CAUSES,
-    CHECK_RESULTS,
-    CLOSE_REASONS,
-    DELAY_ERROR_SECONDS,
-    DELETE_REASONS,
-    DELETED_PARTS,
-    DELIVER_SECONDS,
-    DROP_REASONS,
-    FLUSH_BATCH_MESSAGES,
-    FLUSH_PARTS,
-    FLUSH_SECONDS,
-    HANDSHAKES,
-    KINDS,
-    LISTENERS,
-    LOOP_DELAY_SECONDS,
-    MEMORY_KINDS,
-    MESSAGE_BYTES,
-    PROTOCOL_ERROR_REASONS,
-    PROTOCOLS,
-    REBALANCE_REASONS,
-    REGISTRATION_RESULTS,
-    REJECT_REASONS,
-    REPLICATION_ROLES,
-    REPLY_RESULTS,
-    REQUEST_SECONDS,
-    ROLES,
-    TIME_MISSED_REASONS,
-    TRANSACTION_RESULTS,
-    Histogram,
-    ProxyCounters,
-    merged,
-    topic_kind,
-)
+from reput_broker.observe import counters
 from reput_broker.observe.exposition import ANY, Found, MetricSpec, Section, by_name
 from reput_broker.observe.figures import STORAGE_PARTS
 from reput_broker.observe.health import BrokerState
@@ -78,7 +42,7 @@ from reput_protocol.names import is_own_group
 if TYPE_CHECKING:
     from reput_broker.store.message_store import MessageStore
 
-_PROTOCOLS = tuple(PROTOCOLS.values())
+_PROTOCOLS = tuple(counters.PROTOCOLS.values())
 _FIXED_OPS = (RequestCode.PUT_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
 
 
@@ -97,7 +61,7 @@ def _of_slave(read: Callable[[SlaveFigures], Found]) -> Callable[[Scrape], Found
     return lambda scrape: None if (f := scrape.replication) is None or f.slave is None else read(f.slave)
 
 
-def _of_proxy(read: Callable[[ProxyCounters], Found]) -> Callable[[Scrape], Found]:
+def _of_proxy(read: Callable[[counters.ProxyCounters], Found]) -> Callable[[Scrape], Found]:
     """Return a reading of the proxy, if the configuration has one."""
     return lambda scrape: None if scrape.sources.proxy is None else read(scrape.sources.proxy)
 
@@ -112,18 +76,18 @@ def _messages_in(scrape: Scrape) -> Rows:
     return (((topic, kind), sizes.count) for topic, kind, sizes in scrape.budget.fit(kinds, 1))
 
 
-def _by_op(scrape: Scrape) -> tuple[dict[Labels, int], dict[Labels, Histogram], dict[Labels, int]]:
+def _by_op(scrape: Scrape) -> tuple[dict[Labels, int], dict[Labels, counters.Histogram], dict[Labels, int]]:
     """Return the answers, their durations and the requests in flight, by protocol and op, the first also by code."""
     fixed = [(protocol, op.name.lower()) for protocol in _PROTOCOLS for op in _FIXED_OPS]
     totals: dict[Labels, int] = {(*names, "ok"): 0 for names in fixed}
-    durations: dict[Labels, Histogram] = {}
+    durations: dict[Labels, counters.Histogram] = {}
     inflight: dict[Labels, int] = dict.fromkeys(fixed, 0)
     for (header_type, code), traffic in scrape.counters.requests.items():
-        names = (PROTOCOLS.get(header_type, "unknown"), op_name(code))
+        names = (counters.PROTOCOLS.get(header_type, "unknown"), op_name(code))
         for response_code, seconds in traffic.answers.items():
             labels = (*names, response_name(response_code))
             totals[labels] = totals.get(labels, 0) + seconds.count
-        durations[names] = merged(traffic.answers.values())
+        durations[names] = counters.merged(traffic.answers.values())
         inflight[names] = traffic.inflight
     return totals, durations, inflight
 
@@ -153,7 +117,7 @@ def _schedule_states(scrape: Scrape) -> Rows:
 def _acks(scrape: Scrape) -> Rows:
     acks, nacks = scrape.counters.acks, scrape.counters.retry.nacks
     for group in scrape.groups:
-        for result in ACK_RESULTS:
+        for result in counters.ACK_RESULTS:
             yield (group, result), nacks[group] if result == "nack" else acks.get((group, result), 0)
 
 
@@ -202,7 +166,7 @@ _process.gauge(
 _process.histogram(
     "reput_event_loop_delay_seconds",
     "How late a periodic task of the event loop woke.",
-    LOOP_DELAY_SECONDS,
+    counters.LOOP_DELAY_SECONDS,
     lambda s: s.counters.loop_delay_seconds,
 )
 
@@ -218,7 +182,7 @@ _requests.counter(
 _requests.histogram(
     "reput_request_duration_seconds",
     "From a request read to its response queued; held pulls under pull_wait.",
-    REQUEST_SECONDS,
+    counters.REQUEST_SECONDS,
     lambda s: s.once(_by_op)[1],
     protocol=_PROTOCOLS,
     op=ANY,
@@ -238,14 +202,14 @@ _requests.gauge(
         for name, of in s.counters.listeners.items()
         for role, count in of.open_by_role.items()
     ),
-    listener=LISTENERS,
-    role=ROLES,
+    listener=counters.LISTENERS,
+    role=counters.ROLES,
 )
 _requests.counter(
     "reput_connections_opened_total",
     "Connections accepted.",
     lambda s: {name: of.opened for name, of in s.counters.listeners.items()},
-    listener=LISTENERS,
+    listener=counters.LISTENERS,
 )
 _requests.counter(
     "reput_connections_closed_total",
@@ -255,22 +219,22 @@ _requests.counter(
         for name, of in s.counters.listeners.items()
         for reason, count in of.closed.items()
     ),
-    listener=LISTENERS,
-    reason=CLOSE_REASONS,
+    listener=counters.LISTENERS,
+    reason=counters.CLOSE_REASONS,
 )
 _requests.counter(
     "reput_protocol_errors_total",
     "Malformed or oversized frames.",
     lambda s: s.counters.protocol_errors.items(),
     protocol=(*_PROTOCOLS, "unknown"),
-    reason=PROTOCOL_ERROR_REASONS,
+    reason=counters.PROTOCOL_ERROR_REASONS,
 )
 _requests.counter(
     "reput_auth_failures_total",
     "Rejected requests of the console: bad_credentials, a wrong token; expired, an ended login; forbidden, a change or "
     "a page without a login.",
     lambda s: s.counters.auth_failures,
-    reason=AUTH_FAILURES,
+    reason=counters.AUTH_FAILURES,
 )
 _requests.counter(
     "reput_network_bytes_total",
@@ -280,19 +244,23 @@ _requests.counter(
         for name, of in s.counters.listeners.items()
         for direction, count in (("in", of.bytes_in), ("out", of.bytes_out))
     ),
-    listener=LISTENERS,
+    listener=counters.LISTENERS,
     direction=("in", "out"),
 )
 
 _traffic = Section("Traffic")
-_traffic.counter("reput_messages_in_total", "Messages accepted.", _messages_in, topic=ANY, kind=KINDS)
+_traffic.counter(
+    "reput_messages_in_total", "Messages accepted.", _messages_in, topic=ANY, kind=counters.KINDS
+)
 _traffic.counter(
     "reput_messages_out_total",
     "Messages delivered to consumers.",
-    lambda s: (((topic, group, topic_kind(topic)), out.messages_out) for (topic, group), out in s.consumed),
+    lambda s: (
+        ((topic, group, counters.topic_kind(topic)), out.messages_out) for (topic, group), out in s.consumed
+    ),
     topic=ANY,
     group=ANY,
-    kind=KINDS,
+    kind=counters.KINDS,
 )
 _traffic.counter(
     "reput_bytes_in_total",
@@ -317,9 +285,9 @@ _traffic.counter(
 _traffic.histogram(
     "reput_produce_duration_seconds",
     "From the frame of a send read to its response queued.",
-    REQUEST_SECONDS,
+    counters.REQUEST_SECONDS,
     lambda s: s.counters.produce_seconds,
-    ack=ACK_LEVELS,
+    ack=counters.ACK_LEVELS,
 )
 _traffic.counter(
     "reput_duplicates_rejected_total",
@@ -331,13 +299,13 @@ _traffic.counter(
     "reput_messages_rejected_total",
     "Messages rejected.",
     lambda s: s.counters.rejected,
-    reason=REJECT_REASONS,
+    reason=counters.REJECT_REASONS,
 )
 _traffic.counter(
     "reput_replies_total",
     "Replies to requests; no_requester: the requester was not connected, not_taken: it did not respond.",
     lambda s: s.counters.replies,
-    result=REPLY_RESULTS,
+    result=counters.REPLY_RESULTS,
 )
 
 _name_servers = Section("Name servers")
@@ -361,7 +329,7 @@ _name_servers.counter(
         for result, count in of.registrations.items()
     ),
     name_server=ANY,
-    result=REGISTRATION_RESULTS,
+    result=counters.REGISTRATION_RESULTS,
 )
 
 _consumers = Section("Consumers")
@@ -379,7 +347,7 @@ _consumers.counter(
     "committed; late: commits that were older than the offset of the group, or than its reset.",
     _acks,
     group=ANY,
-    result=ACK_RESULTS,
+    result=counters.ACK_RESULTS,
 )
 _consumers.counter(
     "reput_rebalances_total",
@@ -387,10 +355,10 @@ _consumers.counter(
     lambda s: (
         ((group, reason), s.counters.rebalances.get((group, reason), 0))
         for group in s.groups
-        for reason in REBALANCE_REASONS
+        for reason in counters.REBALANCE_REASONS
     ),
     group=ANY,
-    reason=REBALANCE_REASONS,
+    reason=counters.REBALANCE_REASONS,
 )
 _consumers.counter(
     "reput_subscription_conflicts_total",
@@ -480,12 +448,12 @@ _delays.counter(
     "Delayed messages that will not be delivered: their topic was deleted (no_topic), their record has left the log "
     "(lost) or is damaged (unreadable), or the store rejects them (refused).",
     lambda s: s.delays.dropped,
-    reason=DROP_REASONS,
+    reason=counters.DROP_REASONS,
 )
 _delays.histogram(
     "reput_delay_error_seconds",
     "From when a delayed message was due to when it was stored.",
-    DELAY_ERROR_SECONDS,
+    counters.DELAY_ERROR_SECONDS,
     lambda s: s.delays.error_seconds,
 )
 _delays.gauge(
@@ -500,10 +468,10 @@ _delays.counter(
     lambda s: (
         ((topic, result), s.counters.retry.transactions[topic, result])
         for topic in s.transaction_topics
-        for result in TRANSACTION_RESULTS
+        for result in counters.TRANSACTION_RESULTS
     ),
     topic=ANY,
-    result=TRANSACTION_RESULTS,
+    result=counters.TRANSACTION_RESULTS,
 )
 _delays.counter(
     "reput_transaction_checks_total",
@@ -511,10 +479,10 @@ _delays.counter(
     lambda s: (
         ((topic, result), s.counters.retry.checks[topic, result])
         for topic in s.transaction_topics
-        for result in CHECK_RESULTS
+        for result in counters.CHECK_RESULTS
     ),
     topic=ANY,
-    result=CHECK_RESULTS,
+    result=counters.CHECK_RESULTS,
 )
 
 _schedules = Section("Schedules")
@@ -536,7 +504,7 @@ _schedules.counter(
     "Times of schedules for which no message is sent: no broker could send in time (late), their topic does not exist "
     "(no_topic), or the topic or the store accepts no such message (refused).",
     lambda s: s.schedules.missed,
-    reason=TIME_MISSED_REASONS,
+    reason=counters.TIME_MISSED_REASONS,
 )
 _schedules.gauge(
     "reput_schedules_due_seconds",
@@ -546,7 +514,7 @@ _schedules.gauge(
 _schedules.histogram(
     "reput_schedule_error_seconds",
     "From the time of a schedule to when its message was stored.",
-    DELAY_ERROR_SECONDS,
+    counters.DELAY_ERROR_SECONDS,
     lambda s: s.schedules.late_seconds,
 )
 
@@ -554,8 +522,8 @@ _replication = Section("Replication")
 _replication.gauge(
     "reput_role",
     "1 for the role of the broker, 0 for the rest.",
-    lambda s: None if s.replication is None else _one_of(REPLICATION_ROLES, s.replication.role),
-    role=REPLICATION_ROLES,
+    lambda s: None if s.replication is None else _one_of(counters.REPLICATION_ROLES, s.replication.role),
+    role=counters.REPLICATION_ROLES,
 )
 _replication.gauge(
     "reput_epoch",
@@ -686,34 +654,34 @@ _store.counter(
 _store.histogram(
     "reput_flush_duration_seconds",
     "One sync.",
-    FLUSH_SECONDS,
+    counters.FLUSH_SECONDS,
     lambda s: s.counters.flush_seconds,
-    part=FLUSH_PARTS,
+    part=counters.FLUSH_PARTS,
 )
 _store.histogram(
     "reput_flush_batch_messages",
     "Messages acknowledged by one sync.",
-    FLUSH_BATCH_MESSAGES,
+    counters.FLUSH_BATCH_MESSAGES,
     lambda s: s.counters.flush_batch_messages,
 )
 _store.counter(
     "reput_flush_errors_total",
     "Failed syncs; the store is read-only after the first.",
     lambda s: s.counters.flush_errors,
-    part=FLUSH_PARTS,
+    part=counters.FLUSH_PARTS,
 )
 _store.counter(
     "reput_segments_deleted_total",
     "Files deleted by retention; disk: before their time, because the disk was too full.",
     lambda s: s.counters.segments_deleted.items(),
-    part=DELETED_PARTS,
-    reason=DELETE_REASONS,
+    part=counters.DELETED_PARTS,
+    reason=counters.DELETE_REASONS,
 )
 _store.counter(
     "reput_segments_deleted_bytes_total",
     "Length of the files deleted by retention.",
     lambda s: s.counters.deleted_bytes,
-    part=DELETED_PARTS,
+    part=counters.DELETED_PARTS,
 )
 _store.gauge(
     "reput_recovery_duration_seconds",
@@ -736,14 +704,14 @@ _histograms = Section("Histograms of topics")
 _histograms.histogram(
     "reput_message_size_bytes",
     "Size of stored messages; messages of one block count with their mean.",
-    MESSAGE_BYTES,
-    lambda s: (((topic,), merged(traffic.sizes.values())) for topic, traffic in s.topic_histograms),
+    counters.MESSAGE_BYTES,
+    lambda s: (((topic,), counters.merged(traffic.sizes.values())) for topic, traffic in s.topic_histograms),
     topic=ANY,
 )
 _histograms.histogram(
     "reput_deliver_latency_seconds",
     "From stored to delivered, of the first message of a response that reaches the end of a queue.",
-    DELIVER_SECONDS,
+    counters.DELIVER_SECONDS,
     lambda s: (((topic,), traffic.deliver_seconds) for topic, traffic in s.topic_histograms),
     topic=ANY,
 )
@@ -788,13 +756,13 @@ _limits.counter(
     "reput_backpressure_seconds_total",
     "Time that clients were held back.",
     lambda s: s.counters.backpressure_seconds,
-    cause=BACKPRESSURE_CAUSES,
+    cause=counters.BACKPRESSURE_CAUSES,
 )
 _limits.gauge(
     "reput_memory_buffered_bytes",
     "Bytes held for connections.",
     lambda s: s.counters.buffered_bytes,
-    kind=MEMORY_KINDS,
+    kind=counters.MEMORY_KINDS,
 )
 _limits.gauge(
     "reput_held_pulls_bytes",
@@ -849,8 +817,8 @@ _tls.counter(
         for name, of in s.counters.listeners.items()
         for result, count in of.handshakes.items()
     ),
-    listener=LISTENERS,
-    result=HANDSHAKES,
+    listener=counters.LISTENERS,
+    result=counters.HANDSHAKES,
 )
 _tls.gauge(
     "reput_tls_certificate_end_time_seconds",

@@ -39,9 +39,8 @@ from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_s
 
 if TYPE_CHECKING:
     from reput_broker.groups.consumer_groups import ConsumerGroups
-    from reput_broker.groups.lag import LagFigures
-    from reput_broker.groups.producer_groups import ProducerGroups
-    from reput_broker.groups.progress import GroupProgress
+    from reput_broker.groups.lag import GroupProgress, LagFigures
+    from reput_broker.groups.membership import ProducerGroups
     from reput_broker.remoting.tls import ServerTls
     from reput_broker.store.message_store import MessageStore
     from reput_broker.tables.offsets import ConsumerOffsetManager

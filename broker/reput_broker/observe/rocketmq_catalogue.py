@@ -12,21 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.observe.counters import (
-    AHEAD_SECONDS,
-    ANSWER_SECONDS,
-    FINISH_SECONDS,
-    PULL_WAIT_CODE,
-    ROCKETMQ_CREATE_SECONDS,
-    ROCKETMQ_MESSAGE_BYTES,
-    ROCKETMQ_RPC_SECONDS,
-    UNKNOWN_CODE,
-    Counters,
-    Histogram,
-    RequestTraffic,
-    TopicTraffic,
-    merged,
-)
+from reput_broker.observe import counters
 from reput_broker.observe.exposition import ANY, Found, LabelValues, MetricSpec, Section, by_name
 from reput_broker.observe.health import BrokerState
 from reput_broker.observe.metrics import (
@@ -90,12 +76,12 @@ def common_labels(config: BrokerConfig) -> Mapping[str, str]:
     }
 
 
-def waiting_requests(counters: Counters) -> dict[str, int]:
+def waiting_requests(counts: counters.Counters) -> dict[str, int]:
     """Return how many requests were read and are not answered yet, without held pulls, by processor."""
     waiting = dict.fromkeys(PROCESSORS, 0)
     held = 0
-    for (_, code), traffic in counters.requests.items():
-        if code == PULL_WAIT_CODE:  # a held pull counts under the request that was held, too
+    for (_, code), traffic in counts.requests.items():
+        if code == counters.PULL_WAIT_CODE:  # a held pull counts under the request that was held, too
             held += traffic.inflight
         else:
             row = REQUESTS.get(code)  # of an unknown code there is none
@@ -104,26 +90,26 @@ def waiting_requests(counters: Counters) -> dict[str, int]:
     return waiting
 
 
-def _requests(scrape: Scrape) -> Sequence[tuple[int, RequestTraffic]]:
+def _requests(scrape: Scrape) -> Sequence[tuple[int, counters.RequestTraffic]]:
     """Return the requests by code. A held pull counts under the request that was held, too."""
     every = scrape.counters.requests.items()
-    return [(code, traffic) for (_, code), traffic in every if code != PULL_WAIT_CODE]
+    return [(code, traffic) for (_, code), traffic in every if code != counters.PULL_WAIT_CODE]
 
 
 def _latencies(scrape: Scrape) -> Rows:
-    latencies: dict[Labels, list[Histogram]] = {}
+    latencies: dict[Labels, list[counters.Histogram]] = {}
     for code, traffic in scrape.once(_requests):
-        name = "unknown" if code == UNKNOWN_CODE else RequestCode(code).name.lower()
+        name = "unknown" if code == counters.UNKNOWN_CODE else RequestCode(code).name.lower()
         for response_code, seconds in traffic.answers.items():
             labels = ("remoting", name, _response_name(response_code), "false", _result(response_code))
             latencies.setdefault(labels, []).append(seconds)
-    return ((labels, merged(seconds).in_milliseconds()) for labels, seconds in latencies.items())
+    return ((labels, counters.merged(seconds).in_milliseconds()) for labels, seconds in latencies.items())
 
 
-def _durations(scrape: Scrape, codes: Sequence[RequestCode]) -> Histogram:
+def _durations(scrape: Scrape, codes: Sequence[RequestCode]) -> counters.Histogram:
     requests = scrape.once(_requests)
     found = [times for code, traffic in requests if code in codes for times in traffic.answers.values()]
-    return merged(found or [Histogram(ANSWER_SECONDS)]).in_milliseconds()
+    return counters.merged(found or [counters.Histogram(counters.ANSWER_SECONDS)]).in_milliseconds()
 
 
 def _producers(scrape: Scrape) -> Mapping[Labels, int]:
@@ -171,7 +157,7 @@ def _dead_letters(scrape: Scrape) -> Rows:
     return (((group, topic, _boolean(is_system_group(group))), count) for (group, topic), count in found)
 
 
-def _finished(scrape: Scrape) -> Mapping[str, Histogram]:
+def _finished(scrape: Scrape) -> Mapping[str, counters.Histogram]:
     found = scrape.counters.retry.finish_seconds
     topics = [topic for topic in scrape.once(_transaction_topics) if topic in found]
     return {topic: found[topic].in_milliseconds() for topic in topics}
@@ -192,7 +178,7 @@ def _accepted_timers(scrape: Scrape) -> Mapping[str, int]:
     return dict(scrape.budget.fit(accepted, 1))
 
 
-def _message_sizes(scrape: Scrape) -> Sequence[tuple[Labels, Histogram]]:
+def _message_sizes(scrape: Scrape) -> Sequence[tuple[Labels, counters.Histogram]]:
     found = [of for topic, traffic in scrape.counters.topics.items() for of in _sizes(topic, traffic)]
     return scrape.budget.fit(found, 2)
 
@@ -202,12 +188,12 @@ def _transaction_topics(scrape: Scrape) -> Sequence[str]:
     return scrape.budget.fit(list(topics), 3 + 9)
 
 
-def _sizes(topic: str, traffic: TopicTraffic) -> list[tuple[Labels, Histogram]]:
-    by_type: dict[str, list[Histogram]] = {}
+def _sizes(topic: str, traffic: counters.TopicTraffic) -> list[tuple[Labels, counters.Histogram]]:
+    by_type: dict[str, list[counters.Histogram]] = {}
     for kind, histogram in list(traffic.sizes.items()):
         by_type.setdefault(MESSAGE_TYPES.get(kind, "normal"), []).append(histogram)
     system = _boolean(is_system_topic(topic))
-    return [((topic, name, system), merged(histograms)) for name, histograms in by_type.items()]
+    return [((topic, name, system), counters.merged(histograms)) for name, histograms in by_type.items()]
 
 
 def _response_name(code: int) -> str:
@@ -268,21 +254,21 @@ _broker.gauge(
 _broker.histogram(
     "rocketmq_topic_create_execution_time_milliseconds",
     "Time to create or change a topic.",
-    _in_ms(ROCKETMQ_CREATE_SECONDS),
+    _in_ms(counters.ROCKETMQ_CREATE_SECONDS),
     lambda s: _durations(s, _CREATE_TOPIC),
     **_OF_BROKER,
 )
 _broker.histogram(
     "rocketmq_consumer_group_create_execution_time_milliseconds",
     "Time to create or change a consumer group.",
-    _in_ms(ROCKETMQ_CREATE_SECONDS),
+    _in_ms(counters.ROCKETMQ_CREATE_SECONDS),
     lambda s: _durations(s, _CREATE_GROUP),
     **_OF_BROKER,
 )
 _broker.histogram(
     "rocketmq_rpc_latency_milliseconds",
     "Time to respond to requests; that of a held pull includes its wait.",
-    _in_ms(ROCKETMQ_RPC_SECONDS),
+    _in_ms(counters.ROCKETMQ_RPC_SECONDS),
     _latencies,
     **_OF_BROKER,
     protocol_type=("remoting",),
@@ -329,7 +315,7 @@ _messages.counter(
 _messages.histogram(
     "rocketmq_message_size",
     "Size of messages in bytes.",
-    ROCKETMQ_MESSAGE_BYTES,
+    counters.ROCKETMQ_MESSAGE_BYTES,
     lambda s: s.budget.fit(s.once(_message_sizes), 9),
     **_OF_MESSAGES_IN,
 )
@@ -412,7 +398,7 @@ _transactions.counter(
 _transactions.histogram(
     "rocketmq_finish_message_latency_milliseconds",
     "From a half message to its commit. RocketMQ's buckets have the same times, in seconds.",
-    _in_ms(FINISH_SECONDS),
+    _in_ms(counters.FINISH_SECONDS),
     _finished,
     **_OF_BROKER,
     topic=ANY,
@@ -481,7 +467,7 @@ _timers.counter(
 _timers.histogram(
     "rocketmq_delay_message_latency_seconds",
     "How far ahead messages with a deliver time were sent.",
-    AHEAD_SECONDS,
+    counters.AHEAD_SECONDS,
     _of_delays(lambda s, of: dict(s.budget.fit(list(of.stats.ahead_seconds.items()), 9))),
     **_OF_STORE,
     topic=ANY,

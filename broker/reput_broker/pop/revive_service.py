@@ -25,8 +25,7 @@ import trio
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
-from reput_broker.pop.queues import PRIORITY_TYPE
-from reput_broker.pop.state import InFlightMessages
+from reput_broker.pop.state import PRIORITY_TYPE, InFlightMessages
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.send.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
 from reput_broker.store.base.results import PutStatus
@@ -34,7 +33,14 @@ from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
-from reput_protocol.names import RETRY_PREFIX, REVIVE_GROUP, TIMER_TOPIC, pop_retry_topic, popped_topic
+from reput_protocol.names import (
+    RETRY_PREFIX,
+    REVIVE_GROUP,
+    TIMER_TOPIC,
+    pop_retry_topic,
+    popped_topic,
+    revive_topic,
+)
 from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.delays import priority_of
 from reput_protocol.record.expiry import fix_expiry
@@ -89,22 +95,14 @@ class PopReviveService:
     """The service of one broker, as master.
 
     Args:
-        topic: the revive topic.
         timers: deliver check points and acknowledgements.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        topic: str,
-        timers: TimerMessageStore,
-        reader: RecordReader,
-        in_flight: InFlightMessages,
-    ) -> None:
+    def __init__(self, core: Core, timers: TimerMessageStore, in_flight: InFlightMessages) -> None:
         self._core = core
-        self._topic = topic
+        self._topic = revive_topic(core.config.cluster)
         self._timers = timers
-        self._reader = reader
+        self._reader = RecordReader(core.store, core.warm_from)
         self._in_flight = in_flight
         self._queues = [self._begin(queue_id) for queue_id in range(REVIVE_QUEUES)]
         self._copies_from = self._first_unread()
@@ -114,6 +112,7 @@ class PopReviveService:
         self._numbers = count()
         self._unsaved: deque[tuple[int, list[int]]] = deque()
         self._arrived = trio.Event()
+        core.arrivals.watch(self._topic, self.arrived)
 
     def _begin(self, queue_id: int) -> _ReviveQueue:
         saved = self._core.tables.offsets.query(REVIVE_GROUP, self._topic, queue_id)

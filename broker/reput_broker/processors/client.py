@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from reput_broker.groups.group_access import check_not_brokers
+from reput_broker.groups.group_state import check_not_brokers
 from reput_broker.groups.membership import MemberConflict
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tenure.core import Core

@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroup
-from reput_broker.groups.group_access import no_group
+from reput_broker.groups.group_state import no_group
 from reput_broker.groups.health import Waiting
 from reput_broker.remoting.request import (
     ClientBusy,

@@ -15,8 +15,7 @@ import structlog
 import trio
 
 from reput_broker.observe.counters import Histogram, merged
-from reput_broker.observe.history.columns import COLUMNS
-from reput_broker.observe.history.file import Kind, Stretch
+from reput_broker.observe.history.file import COLUMNS, Kind, Stretch
 from reput_broker.observe.history.recorder import History, facts
 from reput_broker.observe.metrics import MetricsSources, broker_version
 from reput_broker.observe.rocketmq_catalogue import waiting_requests

@@ -21,8 +21,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.groups.client_table import owner_of
-from reput_broker.groups.requesters import Requesters
+from reput_broker.groups.client_table import Requesters, owner_of
 from reput_broker.remoting.request import (
     ClientBusy,
     ClientGone,

@@ -11,16 +11,14 @@ from typing import NamedTuple
 
 import structlog
 
-from reput_broker.delay.delay_redirects import DelayRedirects
-from reput_broker.delay.delayed_record import number_of
+from reput_broker.delay.delayed_record import DelayRedirects, number_of
 from reput_broker.observe.counters import UNKNOWN_TOPIC
 from reput_broker.remoting.request import Refusal, Request
 from reput_broker.send.retry_records import DeadLetterReason, dead_letter, reason_when_resent
 from reput_broker.send.send_records import Redirected, check_size
 from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.tenure.core import Core
-from reput_broker.transactions.half_messages import half_record
-from reput_broker.transactions.transaction_table import TransactionTable
+from reput_broker.transactions.half_messages import TransactionTable, half_record
 from reput_protocol import properties as names
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ErrorCode

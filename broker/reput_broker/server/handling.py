@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.access.opening import Access
+from reput_broker.access.control import Access
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.remoting.request import Handled, Handler, Put, Refusal, Request, Response, Result, handled
 from reput_broker.store.base.errors import DiskFull, StoreError

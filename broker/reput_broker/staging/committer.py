@@ -23,21 +23,23 @@ import structlog
 import trio
 
 from reput_broker.remoting.request import Refusal
-from reput_broker.staging.batches import CommittedBatch, marker_of, read_marker
-from reput_broker.staging.copies import StagedCopies
-from reput_broker.staging.intent import (
+from reput_broker.staging.batches import (
+    CommittedBatch,
     Decision,
     Intent,
+    Publisher,
+    StagedCopies,
     StagingFacts,
+    StagingState,
     begin_marker,
     give_up_marker,
     is_intent,
+    marker_of,
     read_intent,
+    read_marker,
+    records_from,
 )
-from reput_broker.staging.publisher import Publisher
-from reput_broker.staging.queue_records import records_from
-from reput_broker.staging.staging_file import PlacedBlock, StagingFile
-from reput_broker.staging.staging_table import StagingState, remove
+from reput_broker.staging.staging_file import PlacedBlock, StagingFile, remove
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.file_io import is_no_space
 from reput_broker.store.base.results import PutResult, PutStatus
@@ -80,16 +82,11 @@ class Committer:
 
     def __init__(self, core: Core, state: StagingState) -> None:
         self._store = store = core.store
-        self._appender = core.puts.appender
-        self._progress = core.puts.progress
+        self._core = core
         self._publisher = Publisher(core)
         self._staging = state.staging
         self._batches = state.batches
         self._copies = StagedCopies(core, self._publisher.piece_max)
-        self._topics = core.tables.topics
-        self._topics_saver = core.tables.topic_saver
-        self._topic_access = core.topic_access
-        self._clock_ms = core.clock_ms
         self._lock = trio.Lock()
         self._dropped: list[StagingFile] = []
         self._closed_at = 0
@@ -211,8 +208,8 @@ class Committer:
         for members in intent.topics:
             settings = read_members(TopicConfig, members)
             if not self._store.is_deleted(settings.topic_name, decided_at):
-                self._topics.restore(settings)
-        await self._topics_saver.save()
+                self._core.tables.topics.restore(settings)
+        await self._core.tables.topic_saver.save()
 
     async def _give_up(self, intent: Intent, asked_by: Path, reason: str) -> None:
         await self._append_marker(intent.query_id, give_up_marker(intent), lambda _: self.decision.close())
@@ -296,7 +293,7 @@ class Committer:
         Raises:
             Refusal: that takes too long.
         """
-        await self._progress.confirmed_to(self._closed_at)
+        await self._core.puts.progress.confirmed_to(self._closed_at)
 
     async def _commit(self, wanted: Commit) -> Committed:
         await self._complete_earlier(wanted)
@@ -331,8 +328,8 @@ class Committer:
         except StoreDamaged as error:
             raise Refusal(ErrorCode.INTERNAL, f"{error}; stage the batch again") from error
         for topic in sorted(new):
-            if self._topics.get(topic) is None:
-                await self._topic_access.create_on_send(topic)
+            if self._core.tables.topics.get(topic) is None:
+                await self._core.topic_access.create_on_send(topic)
         self._check_queues(blocks)
         try:
             copies = None if self._store.confirm_offset is None else await self._copies.write(files)
@@ -352,7 +349,9 @@ class Committer:
         return intent
 
     def _settings_of(self, blocks: Sequence[PlacedBlock]) -> list[dict[str, Any]]:
-        found = (self._topics.get(topic) for topic in dict.fromkeys(block.topic for block in blocks))
+        found = (
+            self._core.tables.topics.get(topic) for topic in dict.fromkeys(block.topic for block in blocks)
+        )
         return [settings.to_members() for settings in found if settings is not None]
 
     def _check_writable(self) -> None:
@@ -374,8 +373,8 @@ class Committer:
             Refusal: a queue accepts no messages any more.
         """
         for topic, queue_id in dict.fromkeys((block.topic, block.queue_id) for block in blocks):
-            if not self._topic_access.may_write(topic, queue_id):
-                gone = self._topics.get(topic) is None
+            if not self._core.topic_access.may_write(topic, queue_id):
+                gone = self._core.tables.topics.get(topic) is None
                 raise Refusal(
                     ErrorCode.NO_TOPIC if gone else ErrorCode.NO_PERMISSION,
                     f"{f'topic {topic!r}' if gone else f'queue {topic}/{queue_id}'} was "
@@ -434,10 +433,10 @@ class Committer:
             await self._publisher.publish(self._files_of(intent), self.decision.counts)
         except (OSError, StoreDamaged) as error:
             raise Refusal(ErrorCode.READ_ONLY, str(error)) from error
-        batch = CommittedBatch(intent.batch_id, intent.messages, self._clock_ms())
+        batch = CommittedBatch(intent.batch_id, intent.messages, self._core.clock_ms())
 
         marker = await self._close(intent, batch)
-        await self._progress.flushed.reached(marker.end_offset)
+        await self._core.puts.progress.flushed.reached(marker.end_offset)
         self._batches.note(intent.query_id, batch, marker.queue_offset, marker.physical_offset)
         self._drop(intent.query_id, intent.batch_id)
         return batch
@@ -470,7 +469,7 @@ class Committer:
             SINK_TOPIC,
             body,
             queue_id=_MARKER_QUEUE,
-            born_timestamp_ms=self._clock_ms(),
+            born_timestamp_ms=self._core.clock_ms(),
             born_host=host,
             store_host=host,
             properties=encode_properties({KEYS: query_id}),
@@ -483,7 +482,7 @@ class Committer:
             return result
 
         size = len(record.body) + len(record.properties) + 256
-        return await self._appender.append_or_refuse(size, put, SINK_TOPIC)
+        return await self._core.puts.appender.append_or_refuse(size, put, SINK_TOPIC)
 
     def _drop(self, query_id: str, batch_id: int) -> None:
         done = [file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id]

@@ -14,10 +14,10 @@ import structlog
 import trio
 
 from reput_broker.put.appender import malformed
-from reput_broker.remoting.request import Handler, Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
+from reput_broker.staging.batches import StagingState
 from reput_broker.staging.committer import Commit, Committer
-from reput_broker.staging.staging_file import StagingFile, StagingKey
-from reput_broker.staging.staging_table import STAGING_ID, StagingState, SyncAhead, remove
+from reput_broker.staging.staging_file import STAGING_ID, StagingFile, StagingKey, SyncAhead, remove
 from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
@@ -25,19 +25,7 @@ from reput_broker.tables.table_saver import SaveSoon
 from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.stage import (
-    AbortStagedHeader,
-    CommitStagedBody,
-    CommitStagedHeader,
-    CommitStagedResult,
-    EndStagingHeader,
-    QueryStagedHeader,
-    QueryStagedResult,
-    StagedBlock,
-    StageRecordsHeader,
-    StageRecordsResult,
-    staged_blocks,
-)
+from reput_protocol.commands import stage as commands
 from reput_protocol.errors import ErrorCode, RecordMalformed, ReputError
 from reput_protocol.kernel.records import COLUMNS, scan_records
 from reput_protocol.printable import counted
@@ -50,7 +38,7 @@ log = structlog.get_logger(__name__)
 class CheckedBlocks(NamedTuple):
     """The valid blocks of a request."""
 
-    blocks: list[StagedBlock]
+    blocks: list[commands.StagedBlock]
     sealed: bool
     """Whether a record holds a checksum over itself."""
 
@@ -66,7 +54,7 @@ def check_staged(body: Buffer, limits: BlockLimits, record_max: int) -> CheckedB
     Raises:
         RecordMalformed: a block or record is invalid, or larger than `record_max` bytes.
     """
-    blocks = list(staged_blocks(body))
+    blocks = list(commands.staged_blocks(body))
     sealed = False
     for block in blocks:
         data = memoryview(body)[block.start : block.end]
@@ -110,20 +98,10 @@ class _Waiting(NamedTuple):
     commit: Commit
 
 
-class StagingProcessor(Processor):
-    """Stages records, and commits or drops them.
+class StagingFeature(Processor):
+    """Stages records, and commits or drops them, over an open storage."""
 
-    Args:
-        on_commit: called when the table of batches has changed.
-    """
-
-    def __init__(
-        self,
-        core: Core,
-        state: StagingState,
-        committer: Committer,
-        on_commit: Callable[[], None],
-    ) -> None:
+    def __init__(self, core: Core, state: StagingState) -> None:
         self._store = store = core.store
         self._topic_access = core.topic_access
         self._counters = core.counters
@@ -131,25 +109,80 @@ class StagingProcessor(Processor):
         self._config = core.config.sink
         self._staging = state.staging
         self._batches = state.batches
-        self._committer = committer
-        self._on_commit = on_commit
+        self._saver = state.saver
+        self._save_soon = SaveSoon(self._saver, "sinkBatches")
+        self._committer = Committer(core, state)
         self._limits = BlockLimits(
             body_bytes_max=store.options.message_bytes_max,
             block_bytes_max=max(BLOCK_BYTES_MAX, store.options.message_bytes_max),
         )
         self._record_max = store.options.commit_log_file_size - BLANK_BYTES
         self._files = trio.CapacityLimiter(_FILES_AT_ONCE)
-        self.ahead = SyncAhead()
-        """Its `run` is a task of the broker."""
+        self._ahead = SyncAhead()
         self._locks: dict[str, trio.Lock] = {}
         self._commits, self._wanted = trio.open_memory_channel[_Waiting](_COMMITS_WAITING_MAX)
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the background tasks."""
+        return (
+            self._run_commits,
+            self._expire_idle,
+            self._ahead.run,
+            self._committer.run,
+            self._save_soon.run,
+        )
+
+    async def recover(self) -> None:
+        """Read which batches are committed; see `Committer.recover`."""
+        await self._committer.recover()
+        self._save_soon.changed()
+
+    @property
+    def begun(self) -> str | None:
+        """The decided batch that has to be completed first, in words; None without one."""
+        return self._committer.begun
+
+    async def complete_begun(self) -> None:
+        """Complete that batch; see `Committer.complete_begun`."""
+        await self._committer.complete_begun()
+        self._save_soon.changed()
+
+    def needed_from(self) -> int | None:
+        """Return the log offset from which on the log is needed to complete a decided batch; None without one."""
+        return self._committer.decision.begins_at
+
+    async def before_delete(self) -> None:
+        """Save the table of batches before log files are deleted, so that no deleted marker is missing in it.
+
+        Raises:
+            OSError, ReputError: something cannot be saved, and a file before the last one may hold
+                what is missing.
+        """
+        try:
+            await self._saver.save()
+        except OSError as error:
+            unsaved_from = self._batches.unsaved_from
+            if unsaved_from is not None and unsaved_from < last_file_start(self._store):
+                raise
+            log.warning("table_not_saved", table="sinkBatches", detail=str(error), hint="free disk space")
+
+    # -- batches -----------------------------------------------------------------------------------------------
+
+    @serves(RequestCode.GET_SINK_BATCHES)
+    def all_batches(self, _request: Request) -> Response:
+        """Answer with the members of `config/sinkBatches.json`, as of now."""
+        return Response(0, body=encode(self._batches.members()))
+
+    def batches_version(self) -> DataVersion:
+        """Return how often the table of batches changed."""
+        return self._batches.version
 
     # -- staging -----------------------------------------------------------------------------------------------
 
     @serves(RequestCode.STAGE_RECORDS)
     async def stage(self, request: Request) -> Response:
         """Store staged blocks; the same blocks at the same position may be sent again."""
-        header = StageRecordsHeader.from_ext(request.ext)
+        header = commands.StageRecordsHeader.from_ext(request.ext)
         key = _key(header.query_id, header.batch_id, header.partition_id, header.staging_id)
         size = len(request.body)
         if await self._is_committed(key.query_id, key.batch_id):
@@ -228,7 +261,7 @@ class StagingProcessor(Processor):
             return checked
 
         try:
-            for block in staged_blocks(body):
+            for block in commands.staged_blocks(body):
                 self._requesters.sent(request.client, body[block.start : block.end])
             checked = await trio.to_thread.run_sync(check, limiter=self._files)
         except RecordMalformed as error:
@@ -256,12 +289,12 @@ class StagingProcessor(Processor):
             append = partial(file.append, body, checked.blocks, sealed=checked.sealed)
             await trio.to_thread.run_sync(append, limiter=self._files)
         self._staging.grown(file, len(body))
-        self.ahead.grown(file)
+        self._ahead.grown(file)
 
     @serves(RequestCode.END_STAGING)
     async def end(self, request: Request) -> Response:
         """End a complete staging; answered once it is flushed."""
-        header = EndStagingHeader.from_ext(request.ext)
+        header = commands.EndStagingHeader.from_ext(request.ext)
         if await self._is_committed(header.query_id, header.batch_id):
             return _staged(request, header.position, kept=False)
         async with self._lock(header.staging_id):
@@ -302,9 +335,9 @@ class StagingProcessor(Processor):
     @serves(RequestCode.COMMIT_STAGED)
     def commit(self, request: Request) -> None:
         """Queue a batch to be committed, which continues if the client disconnects; it may ask again."""
-        header = CommitStagedHeader.from_ext(request.ext)
+        header = commands.CommitStagedHeader.from_ext(request.ext)
         _key(header.query_id, header.batch_id, 0)
-        parts = CommitStagedBody.from_json(request.body).parts
+        parts = commands.CommitStagedBody.from_json(request.body).parts
         self._staging.touch(header.query_id)
         try:
             self._commits.send_nowait(_Waiting(request, Commit(header.query_id, header.batch_id, parts)))
@@ -313,7 +346,7 @@ class StagingProcessor(Processor):
                 ErrorCode.BUSY, "too many batches wait to be committed; commit again shortly"
             ) from None
 
-    async def run(self) -> None:
+    async def _run_commits(self) -> None:
         """Commit batches until cancelled."""
         async for request, commit in self._wanted:
             request.reply(await self._committed(request, commit))
@@ -329,14 +362,14 @@ class StagingProcessor(Processor):
                 "sink_commit_failed", query_id=commit.query_id, batch_id=commit.batch_id, detail=str(error)
             )
             return Refusal(ErrorCode.INTERNAL, f"{error}; see the broker's log").response()
-        self._on_commit()
-        result = CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
+        self._save_soon.changed()
+        result = commands.CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
         return Response(0, result.to_ext(request.header_type))
 
     @serves(RequestCode.ABORT_STAGED)
     async def abort(self, request: Request) -> Response:
         """Drop what is staged for a batch, unless the batch is being published."""
-        header = AbortStagedHeader.from_ext(request.ext)
+        header = commands.AbortStagedHeader.from_ext(request.ext)
         if not self._committer.decision.covers(header.query_id, header.batch_id):
             await self._remove(
                 [file for file in self._staging.of(header.query_id) if file.key.batch_id == header.batch_id]
@@ -347,7 +380,7 @@ class StagingProcessor(Processor):
     async def query(self, request: Request) -> Response:
         """Answer a query's stagings and last batch, or the totals."""
         await self._committer.confirmed()
-        return self._known(request, QueryStagedHeader.from_ext(request.ext).query_id)
+        return self._known(request, commands.QueryStagedHeader.from_ext(request.ext).query_id)
 
     def _known(self, request: Request, query_id: str | None) -> Response:
         if query_id is None:
@@ -357,14 +390,14 @@ class StagingProcessor(Processor):
             last = self._batches.last(query_id)
             count, size = len(files), sum(file.size for file in files)
             last_batch_id = -1 if last is None else last.batch_id
-        result = QueryStagedResult(
+        result = commands.QueryStagedResult(
             count, size, last_batch_id, self._topic_access.new_topic_queues, self._limits.body_bytes_max
         )
         return Response(0, result.to_ext(request.header_type))
 
     # -- expiry ------------------------------------------------------------------------------------------------
 
-    async def expire_idle(self) -> None:
+    async def _expire_idle(self) -> None:
         """Drop stagings of idle queries, and forget old queries, until cancelled."""
         while True:
             await trio.sleep(min(_EXPIRY_INTERVAL_MAX_S, self._config.staging_timeout / 4))
@@ -382,7 +415,7 @@ class StagingProcessor(Processor):
                     hint="their sinks were idle for longer than sink.staging_timeout",
                 )
             if self._batches.forget_before(self._config.batch_ids_kept):
-                self._on_commit()
+                self._save_soon.changed()
 
     async def _remove(self, files: list[StagingFile]) -> None:
         for staging_id in [file.key.staging_id for file in files]:
@@ -426,76 +459,7 @@ def _key(query_id: str, batch_id: int, partition_id: int, staging_id: str | None
 
 
 def _staged(request: Request, position: int, *, kept: bool = True) -> Response:
-    return Response(0, StageRecordsResult(position, kept).to_ext(request.header_type))
-
-
-class StagingFeature:
-    """Staging and its tasks, over an open storage."""
-
-    def __init__(self, core: Core, state: StagingState) -> None:
-        self._store = core.store
-        self._batches = state.batches
-        self._saver = state.saver
-        self._save_soon = SaveSoon(self._saver, "sinkBatches")
-        self._committer = Committer(core, state)
-        self._processor = StagingProcessor(core, state, self._committer, self._save_soon.changed)
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {**self._processor.handlers(), RequestCode.GET_SINK_BATCHES: self._all_batches}
-
-    def _all_batches(self, _request: Request) -> Response:
-        """Answer with the members of `config/sinkBatches.json`, as of now."""
-        return Response(0, body=encode(self._batches.members()))
-
-    def batches_version(self) -> DataVersion:
-        """Return how often the table of batches changed."""
-        return self._batches.version
-
-    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return the background tasks."""
-        processor = self._processor
-        return (
-            processor.run,
-            processor.expire_idle,
-            processor.ahead.run,
-            self._committer.run,
-            self._save_soon.run,
-        )
-
-    async def recover(self) -> None:
-        """Read which batches are committed; see `Committer.recover`."""
-        await self._committer.recover()
-        self._save_soon.changed()
-
-    @property
-    def begun(self) -> str | None:
-        """The decided batch that has to be completed first, in words; None without one."""
-        return self._committer.begun
-
-    async def complete_begun(self) -> None:
-        """Complete that batch; see `Committer.complete_begun`."""
-        await self._committer.complete_begun()
-        self._save_soon.changed()
-
-    def needed_from(self) -> int | None:
-        """Return the log offset from which on the log is needed to complete a decided batch; None without one."""
-        return self._committer.decision.begins_at
-
-    async def before_delete(self) -> None:
-        """Save the table of batches before log files are deleted, so that no deleted marker is missing in it.
-
-        Raises:
-            OSError, ReputError: something cannot be saved, and a file before the last one may hold
-                what is missing.
-        """
-        try:
-            await self._saver.save()
-        except OSError as error:
-            unsaved_from = self._batches.unsaved_from
-            if unsaved_from is not None and unsaved_from < last_file_start(self._store):
-                raise
-            log.warning("table_not_saved", table="sinkBatches", detail=str(error), hint="free disk space")
+    return Response(0, commands.StageRecordsResult(position, kept).to_ext(request.header_type))
 
 
 def last_file_start(store: MessageStore) -> int:

@@ -1,35 +1,289 @@
 """The tables of a broker together: topics, consumer offsets, consumer groups, the name service's settings and
-others, each with what saves it.
+others, each with what saves it. The small ones are here; schedules, in `schedules.json`, are Reput's alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 import structlog
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
+from typing_extensions import override
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.tables.config_file import SavedTable
-from reput_broker.tables.kv_config import KVConfigManager
-from reput_broker.tables.message_request_modes import MessageRequestModes
+from reput_broker.remoting.request import Refusal
+from reput_broker.tables.config_file import ConfigTable, SavedTable
 from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.schedules import Schedules
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.table_saver import SaveSoon, TableSaver, save_now
 from reput_broker.tables.topics import TopicConfigManager
+from reput_protocol.commands.body import read_members
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from reput_protocol.errors import InvalidName, ReputError
+from reput_protocol.commands.pop import MessageRequestMode
+from reput_protocol.commands.schedule import ScheduleDefinition
+from reput_protocol.errors import BodyMalformed, ErrorCode, InvalidName, ReputError
 from reput_protocol.names import retry_topic
 
 log = structlog.get_logger(__name__)
 
+_KV_TABLE = "configTable"
+_MODES_TABLE = "messageRequestModeMap"
+_MODES_MAX = 20_000
+"""Neither group nor topic need exist, so that their limits do not bound the table."""
+_SCHEDULES_TABLE: Final = "scheduleTable"
+_SCHEDULES_MAX: Final = 1000
+_SCHEDULES_BYTES_MAX: Final = 4 << 20
+"""Of all definitions: the whole file is written at each change, and sent to slaves."""
+_FIGURES: Final = ("createdMs", "sinceMs", "lastMs")
 _RETRY_INTERVAL_S = 1.0
+
+
+class KVConfigManager(ConfigTable):
+    """The name service's key-value settings by namespace, in `kvConfig.json` (RocketMQ: KVConfigManager). One owner;
+    only a save job's `write` runs in another thread.
+
+    Args:
+        path: `.../kvConfig.json`; not read yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._table: dict[str, dict[str, str]] = {}
+
+    def load(self) -> None:
+        """Read the file. Blocks.
+
+        Raises:
+            ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
+            OSError: a file cannot be read.
+        """
+        table = self.file.load().members.get(_KV_TABLE)
+        for namespace, entries in (table if isinstance(table, dict) else {}).items():
+            if isinstance(entries, dict):
+                self._table[namespace] = {key: str(value) for key, value in entries.items()}
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return a value, or None."""
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return all values of a namespace by key, or None if there never was one."""
+        return self._table.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value. Not in the file before the next save."""
+        self._table.setdefault(namespace, {})[key] = value
+        self._unsaved = True
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Delete a value if there is one. In the file until the next save."""
+        if self._table.get(namespace, {}).pop(key, None) is not None:
+            self._unsaved = True
+
+    @override
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
+        table = {namespace: dict(entries) for namespace, entries in self._table.items()}
+        return lambda: {_KV_TABLE: table}
+
+
+class MessageRequestModes(ConfigTable):
+    """How groups consume topics, PULL or POP, in `messageRequestMode.json` (RocketMQ: MessageRequestModeManager). One
+    owner; only a save job's `write` runs in another thread.
+
+    Args:
+        path: `.../messageRequestMode.json`; not read yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._table: dict[tuple[str, str], MessageRequestMode] = {}
+        self.changes = 0
+        """How often the table has changed since it was read."""
+
+    def load(self) -> None:
+        """Read the file. Blocks.
+
+        Raises:
+            ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
+            OSError: a file cannot be read.
+        """
+        table = self.file.load().members.get(_MODES_TABLE)
+        for topic, groups in (table if isinstance(table, dict) else {}).items():
+            for group, found in (groups if isinstance(groups, dict) else {}).items():
+                try:
+                    members = {**found, "topic": topic, "consumerGroup": group}
+                    self._table[topic, group] = read_members(MessageRequestMode, members)
+                except (BodyMalformed, TypeError):
+                    continue
+
+    def get(self, topic: str, group: str) -> MessageRequestMode | None:
+        """Return the mode that was set; None if none was."""
+        return self._table.get((topic, group))
+
+    def put(self, mode: MessageRequestMode) -> None:
+        """Set a mode. Not in the file before the next save.
+
+        Raises:
+            Refusal: QUOTA; there are too many.
+        """
+        if (mode.topic, mode.consumer_group) not in self._table and len(self._table) >= _MODES_MAX:
+            raise Refusal(
+                ErrorCode.QUOTA,
+                f"{_MODES_MAX} modes are set, which is the most; delete groups or topics that are not used",
+            )
+        self._table[mode.topic, mode.consumer_group] = mode
+        self._changed()
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the modes of a deleted topic or group. In the file until the next save."""
+        for key in [key for key in self._table if topic == key[0] or group == key[1]]:
+            del self._table[key]
+            self._changed()
+
+    def members(self) -> dict[str, Any]:
+        """Return the members of the file as of now."""
+        topics: dict[str, dict[str, Any]] = {}
+        for (topic, group), mode in self._table.items():
+            topics.setdefault(topic, {})[group] = mode.to_members()
+        return {_MODES_TABLE: topics}
+
+    @override
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
+        members = self.members()
+        return lambda: members
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._unsaved = True
+
+
+class Schedule(Struct, frozen=True):
+    """A schedule.
+
+    Attributes:
+        created_ms: when it was created or replaced; the beginning of an interval.
+        since_ms: it sends for no time before: when it was created, replaced or resumed.
+        last_ms: the last time for which a message was sent, when the table was saved; 0 if there was none. The log may
+            have later ones.
+    """
+
+    definition: ScheduleDefinition
+    created_ms: int
+    since_ms: int
+    last_ms: int = 0
+    is_paused: bool = False
+
+    def members(self) -> dict[str, Any]:
+        """Return the members of its entry in the file."""
+        definition = self.definition.to_members()
+        for name in ("name", "replaces"):
+            del definition[name]
+        figures = zip(_FIGURES, (self.created_ms, self.since_ms, self.last_ms), strict=True)
+        return {**definition, **dict(figures), "isPaused": self.is_paused}
+
+
+class Schedules(ConfigTable):
+    """The schedules by name. One owner; only a save job's `write` runs in another thread.
+
+    Args:
+        path: `.../schedules.json`; not read yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._table: dict[str, Schedule] = {}
+        self._unread: dict[str, Any] = {}
+        """Entries that are not valid, which stay in the file."""
+        self._bytes = 0
+        self.changes = 0
+        """How often the table has changed since it was read."""
+
+    def load(self) -> None:
+        """Read the file; entries that are not valid have no effect, and stay in it. Blocks.
+
+        Raises:
+            ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
+            OSError: a file cannot be read.
+        """
+        table = self.file.load().members.get(_SCHEDULES_TABLE)
+        for name, members in (table if isinstance(table, dict) else {}).items():
+            try:
+                definition = read_members(ScheduleDefinition, {**members, "name": name})
+                created_ms, since_ms, last_ms = (int(members[figure]) for figure in _FIGURES)
+            except (BodyMalformed, KeyError, TypeError, ValueError) as error:
+                self._unread[name] = members
+                log.error(
+                    "schedule_not_understood",
+                    schedule=name,
+                    detail=f"its entry in {self.file.path} is not valid: {error}",
+                    hint="replace it; until then it stays in the file, and sends nothing",
+                )
+                continue
+            is_paused = members.get("isPaused") is True
+            self._table[name] = Schedule(definition, created_ms, since_ms, last_ms, is_paused)
+            self._bytes += len(definition.to_json())
+
+    @property
+    def all(self) -> Mapping[str, Schedule]:
+        """The schedules by name."""
+        return MappingProxyType(self._table)
+
+    def check_room(self, definition: ScheduleDefinition) -> None:
+        """Check that a schedule can be created or replaced.
+
+        Raises:
+            Refusal: QUOTA; there are too many.
+        """
+        if definition.name not in self._table and len(self._table) >= _SCHEDULES_MAX:
+            raise Refusal(
+                ErrorCode.QUOTA, f"{_SCHEDULES_MAX} schedules exist, which is the most; delete some of them"
+            )
+        total = self._bytes_with(definition)
+        if total > _SCHEDULES_BYTES_MAX:
+            raise Refusal(
+                ErrorCode.QUOTA,
+                f"with it all schedules have {total} bytes, and at most {_SCHEDULES_BYTES_MAX} are kept; "
+                "shorten the body",
+            )
+
+    def _bytes_with(self, definition: ScheduleDefinition) -> int:
+        before = self._table.get(definition.name)
+        replaced = 0 if before is None else len(before.definition.to_json())
+        return self._bytes - replaced + len(definition.to_json())
+
+    def put(self, schedule: Schedule) -> None:
+        """Create, replace or change a schedule, for which there is room. Not in the file before the next save."""
+        name = schedule.definition.name
+        self._bytes = self._bytes_with(schedule.definition)
+        self._table[name] = schedule
+        self._unread.pop(name, None)
+        self._changed()
+
+    def delete(self, name: str) -> None:
+        """Delete a schedule. In the file until the next save."""
+        self._bytes -= len(self._table.pop(name).definition.to_json())
+        self._changed()
+
+    def members(self) -> dict[str, Any]:
+        """Return the members of the file as of now."""
+        table = {name: schedule.members() for name, schedule in self._table.items()}
+        return {_SCHEDULES_TABLE: {**self._unread, **table}}
+
+    @override
+    def _snapshot(self) -> Callable[[], dict[str, Any]]:
+        members = self.members()
+        return lambda: members
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._unsaved = True
 
 
 class LoadedTable(SavedTable, Protocol):

@@ -11,9 +11,11 @@ until these are as long as the file: creating a topic costs the same however man
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from typing_extensions import override
 
 from reput_broker.config.sections import TopicsConfig
 from reput_broker.remoting.request import Refusal
+from reput_broker.store.base.file_io import set_aside, sync_data, sync_names
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
 from reput_broker.tables.config_file import (
     ConfigFile,
@@ -35,28 +38,20 @@ from reput_broker.tables.config_file import (
     SaveJob,
 )
 from reput_broker.tables.table_saver import save_now
-from reput_broker.tables.topic_journal import TopicJournal
+from reput_protocol import names
 from reput_protocol.commands.topic import EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE, TopicConfig
 from reput_protocol.errors import ErrorCode, ReputError
-from reput_protocol.names import (
-    BENCHMARK_TOPIC,
-    DEFAULT_TOPIC,
-    DELAY_CANCEL_TOPIC,
-    DLQ_PREFIX,
-    OFFSET_MOVED_EVENT,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-    SINK_TOPIC,
-    STAGED_TOPIC,
-    TIMER_TOPIC,
-    TRACE_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-    check_topic,
-    is_system_topic,
+from reput_protocol.store.topic_journal import (
+    TABLE,
+    TOPIC_JOURNAL,
+    FileIdentity,
+    TopicChange,
+    TopicJournalContents,
+    change_line,
+    head_line,
+    next_line,
+    read_topic_journal,
 )
-from reput_protocol.store.topic_journal import TABLE, TOPIC_JOURNAL, FileIdentity, TopicChange
 
 log = structlog.get_logger(__name__)
 
@@ -178,7 +173,7 @@ class TopicConfigManager(SavedTable):
 
     def get(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, or None if it does not exist."""
-        if topic == DEFAULT_TOPIC and not self._options.auto_create:
+        if topic == names.DEFAULT_TOPIC and not self._options.auto_create:
             return None
         return self._topics.get(topic)
 
@@ -186,7 +181,7 @@ class TopicConfigManager(SavedTable):
         """Return the settings of the bundled client's topics at first use, under the template's name; None if they are
         not created.
         """
-        template = self.get(DEFAULT_TOPIC)
+        template = self.get(names.DEFAULT_TOPIC)
         queues = self._options.default_queues
         return (
             None if template is None else replace(template, read_queue_nums=queues, write_queue_nums=queues)
@@ -196,12 +191,12 @@ class TopicConfigManager(SavedTable):
         """Return every topic by its name, including the system's."""
         topics = dict(self._topics)
         if not self._options.auto_create:
-            topics.pop(DEFAULT_TOPIC, None)
+            topics.pop(names.DEFAULT_TOPIC, None)
         return topics
 
     def is_system(self, topic: str) -> bool:
         """Tell whether a topic belongs to the system: it is not listed to users, and they cannot delete it."""
-        return is_system_topic(topic, self._names)
+        return names.is_system_topic(topic, self._names)
 
     def user_topic_count(self) -> int:
         """Return the number of topics, without the system's."""
@@ -235,8 +230,8 @@ class TopicConfigManager(SavedTable):
 
     def new_on_send(self, topic: str, queues: int | None = None) -> TopicConfig | None:
         """Return what `create_on_send` would create; raises like it."""
-        check_topic(topic)
-        template = self.get(DEFAULT_TOPIC)
+        names.check_topic(topic)
+        template = self.get(names.DEFAULT_TOPIC)
         if self._user_topics >= self._options.auto_create_max:
             raise TooManyTopics(topic, self._options.auto_create_max)
         if template is not None and template.perm & PERM_INHERIT:
@@ -244,7 +239,7 @@ class TopicConfigManager(SavedTable):
                 self.new_topic_queues if queues is None else max(1, min(queues, template.write_queue_nums))
             )
             return _topic(topic, count, template.perm & ~PERM_INHERIT)
-        return _topic(topic, 1) if topic.startswith(RETRY_PREFIX) else None
+        return _topic(topic, 1) if topic.startswith(names.RETRY_PREFIX) else None
 
     @property
     def new_topic_queues(self) -> int:
@@ -253,12 +248,12 @@ class TopicConfigManager(SavedTable):
 
     def create_internal(self, topic: str, queues: int = 1) -> TopicConfig:
         """Return a retry or dead-letter topic, created if necessary; see `create_on_send`."""
-        assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
-        return self._topics.get(topic) or self._created(_topic(check_topic(topic), queues))
+        assert topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)), topic
+        return self._topics.get(topic) or self._created(_topic(names.check_topic(topic), queues))
 
     def create_system(self, topic: str, queues: int) -> TopicConfig:
         """Return a topic of the system, created if necessary; see `create_on_send`."""
-        assert is_system_topic(topic), topic
+        assert names.is_system_topic(topic), topic
         return self._topics.get(topic) or self._created(_topic(topic, queues))
 
     def _created(self, config: TopicConfig) -> TopicConfig:
@@ -270,7 +265,7 @@ class TopicConfigManager(SavedTable):
 
         It gets no generation: the messages are its own.
         """
-        self._set(_topic(check_topic(topic), queues))
+        self._set(_topic(names.check_topic(topic), queues))
 
     def of_accepted(self, topic: str, queue_id: int, stored_ms: int) -> TopicConfig | None:
         """Return the topic of a message that waits to be put there; None if the topic was deleted.
@@ -432,24 +427,24 @@ class TopicConfigManager(SavedTable):
     def _system_topics(self) -> list[TopicConfig]:
         cluster, broker_name = self._names
         return [
-            _topic(SELF_TEST_TOPIC, 1),
-            _topic(BENCHMARK_TOPIC, 1024),
+            _topic(names.SELF_TEST_TOPIC, 1),
+            _topic(names.BENCHMARK_TOPIC, 1024),
             _topic(cluster, 16, PERM_DEFAULT | PERM_INHERIT),
             _topic(broker_name, 1, PERM_DEFAULT | PERM_INHERIT),
-            _topic(OFFSET_MOVED_EVENT, 1),
-            _topic(TRACE_TOPIC, 1),
-            _topic(SCHEDULE_TOPIC, 18),
+            _topic(names.OFFSET_MOVED_EVENT, 1),
+            _topic(names.TRACE_TOPIC, 1),
+            _topic(names.SCHEDULE_TOPIC, 18),
             _topic(f"{cluster}_REPLY_TOPIC", 1),
             _topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8),
             _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker_name}", 1, PERM_INHERIT),
-            _topic(TRANS_HALF_TOPIC, 1),
-            _topic(TRANS_OP_HALF_TOPIC, 1),
-            _topic(TIMER_TOPIC, 1),
-            _topic(DELAY_CANCEL_TOPIC, 1),
+            _topic(names.TRANS_HALF_TOPIC, 1),
+            _topic(names.TRANS_OP_HALF_TOPIC, 1),
+            _topic(names.TIMER_TOPIC, 1),
+            _topic(names.DELAY_CANCEL_TOPIC, 1),
             # Always there: a slave deletes the queues of a topic that its master does not have.
-            _topic(SINK_TOPIC, 1, PERM_READ),
-            _topic(STAGED_TOPIC, 1, PERM_READ),
-            _topic(DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
+            _topic(names.SINK_TOPIC, 1, PERM_READ),
+            _topic(names.STAGED_TOPIC, 1, PERM_READ),
+            _topic(names.DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
         ]
 
 
@@ -575,3 +570,110 @@ def why_not_kept(topic: str, attributes: Mapping[str, str]) -> str | None:
             "keeps none; choose another name"
         )
     return None
+
+
+class TopicJournal:
+    """The journal of a topics.json, in the same directory. All methods but `size` block.
+
+    Attributes:
+        size: bytes of good lines; 0 without a file.
+        is_usable: whether it takes lines; not after a failure, nor while its file is replaced, until `remove`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self.is_usable = True
+        self._fd = -1
+
+    def load(self, data: bytes) -> TopicJournalContents | None:
+        """Read the journal; return it if it continues the topics.json with these bytes.
+
+        One that the file supersedes is removed. One that belongs to another file, or is damaged, is set aside and
+        logged; what a damaged one still says counts.
+
+        Raises:
+            OSError: it cannot be read or set aside.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        contents = read_topic_journal(content)
+        if contents.continues_file(data):
+            if contents.damaged_at is None:
+                self.size = contents.end
+                return contents
+            self._set_aside("damaged", f"bad line at byte {contents.damaged_at}, with good ones after it")
+            return contents
+        if contents.is_superseded_by(data) and contents.damaged_at is None:
+            self.path.unlink()
+        else:
+            self._set_aside(
+                "foreign",
+                "it does not continue topics.json, which another program wrote, or a save after an error of the disk",
+            )
+        return None
+
+    def _set_aside(self, why: str, reason: str) -> None:
+        aside = set_aside(self.path, why)
+        log.error(
+            "topic_journal_set_aside",
+            path=str(self.path),
+            reason=reason,
+            kept_as=str(aside),
+            hint="compare reput topic list with the topics that it names, and create those that are missing",
+        )
+
+    def append(self, change: TopicChange, continues: FileIdentity) -> None:
+        """Write a change durably.
+
+        Args:
+            continues: the topics.json on disk.
+
+        Raises:
+            OSError: the change is not in the journal.
+        """
+        self._write(change_line(change), continues)
+
+    def announce(self, next_file: FileIdentity) -> None:
+        """Note durably that a topics.json with all changes is about to replace the present one. Raises OSError."""
+        if self.size and self.is_usable:
+            self._write(next_line(next_file), None)
+
+    def _write(self, line: bytes, continues: FileIdentity | None) -> None:
+        is_new = self.size == 0
+        if is_new:
+            assert continues is not None
+            line = head_line(continues) + line
+        try:
+            if self._fd < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._fd = os.open(self.path, flags, 0o644)
+                os.ftruncate(self._fd, self.size)  # of a line that a kill has left
+            os.fspath(self.path)  # which checks that the directory is still this broker's (checked_path.py)
+            if os.write(self._fd, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            sync_data(self._fd)
+            if is_new:
+                sync_names(self.path.parent)
+        except OSError as error:
+            # A line that is perhaps on disk: the next save writes the file whole.
+            self.is_usable = False
+            with suppress(OSError):
+                if self._fd >= 0:
+                    os.ftruncate(self._fd, self.size)
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self.size += len(line)
+
+    def remove(self) -> None:
+        """Remove the file, all of whose changes are in the topics.json. Raises OSError; `size` is then as before."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+        self.size, self.is_usable = 0, True
+
+    def close(self) -> None:
+        """Close the file; its lines stay. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from reput_broker.access.opening import Access
+from reput_broker.access.control import Access
 from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.cold_quotas import ColdQuotas
-from reput_broker.groups.group_access import GroupAccess
-from reput_broker.groups.group_state import GroupState
+from reput_broker.groups.group_state import GroupAccess, GroupState
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources

@@ -23,13 +23,20 @@ from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.directory_swap import put_back
 from reput_broker.tables.config_file import ConfigFile, encode
 from reput_broker.tools.index_raw import IndexSizes, index_sizes
-from reput_broker.tools.queue_ends import queue_ends
 from reput_broker.tools.rebuild import DerivedFactory, IndexRebuild, QueuesRebuild, rebuild
-from reput_broker.tools.repair_files import copy_part, data_end, move, overwrite, resize, truncate_log
-from reput_broker.tools.repair_plan import RepairPlan
+from reput_broker.tools.repair_plan import (
+    RepairPlan,
+    copy_part,
+    data_end,
+    move,
+    overwrite,
+    resize,
+    truncate_log,
+)
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
 from reput_broker.tools.verify import Verification
+from reput_broker.tools.verify_queues import queue_ends
 from reput_protocol.store.layout import Geometry, StoreLayout
 from reput_protocol.store.unit import UNIT_BYTES
 

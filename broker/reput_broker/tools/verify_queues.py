@@ -15,9 +15,9 @@ from typing import NamedTuple
 from reput_broker.store.base.deleted_topics import DeletedTopics
 from reput_broker.store.base.dispatch import QueueRows
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
-from reput_broker.tools.queue_ends import units_of
+from reput_broker.store.queue.table import digest_of_ends
 from reput_broker.tools.report import Fault, Report
-from reput_protocol.kernel.units import stray_units
+from reput_protocol.kernel.units import queue_units, stray_units
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.printable import counted
 from reput_protocol.record.layout import QUEUE_OFFSET_AT
@@ -33,6 +33,8 @@ from reput_protocol.store.unit import (
     unpack_units,
 )
 from reput_protocol.store.unit_files import OpenFiles, UnitFiles
+
+_READ_UNITS = 65_536
 
 
 class ExtUnits:
@@ -68,7 +70,6 @@ class ExtUnits:
 
 
 _FAULTS_KEPT = 50
-_READ_UNITS = 65_536
 _FIELDS = ("log offset", "size", "tags code")
 _FIELDS_AT = (0, 8, 12)
 
@@ -505,3 +506,44 @@ class QueuesCheck:
                     f"{counted(count, 'record belongs', 'records belong')} to topic {topic}, which has been deleted"
                 )
         self.files.close()
+
+
+def units_of(run: QueueRows) -> bytearray:
+    """Return the units of consecutive records of a queue."""
+    return queue_units(run.physical_offsets, run.sizes, run.tags_codes, run.first_queue_offset, -1, -1)[0]
+
+
+def queue_ends(layout: StoreLayout, log_end: int) -> dict[tuple[str, int], int]:
+    """Return where each queue ends if only units of records before a log offset count."""
+    ends: dict[tuple[str, int], int] = {}
+    files = OpenFiles()
+    try:
+        for queue in layout.queues:
+            units = UnitFiles(queue.stream, files)
+            end = units.end
+            while end > units.first:
+                first = max(units.first, end - _READ_UNITS)
+                data = units.read_bytes(first * UNIT_BYTES, (end - first) * UNIT_BYTES)
+                while end > first and unpack_unit(data, end - 1 - first).physical_offset >= log_end:
+                    end -= 1
+                if end > first:
+                    break
+            ends[queue.topic, queue.queue_id] = end
+    finally:
+        files.close()
+    return ends
+
+
+def queues_digest(layout: StoreLayout) -> int:
+    """Return the checksum of where all queues begin and end, as an orderly stop computes it."""
+    ends: list[tuple[str, int, int, int, int]] = []
+    files = OpenFiles()
+    try:
+        for queue in layout.queues:
+            if queue.stream.files:
+                units = UnitFiles(queue.stream, files)
+                last = units.read(units.end - 1, 1)[0]
+                ends.append((queue.topic, queue.queue_id, units.first, units.end, last.end_offset))
+    finally:
+        files.close()
+    return digest_of_ends(ends)

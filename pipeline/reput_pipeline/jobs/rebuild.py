@@ -19,12 +19,13 @@ from reput_broker.tools.rebuild import (
     Derived,
     DerivedFactory,
     IndexRebuild,
+    QueuesInParts,
     hand_out,
     refuse_other_delays,
     refuse_other_queues,
+    write_units,
 )
 from reput_broker.tools.rebuild import rebuild as rebuild_files
-from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
 from reput_broker.tools.report import no_progress
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_parts import Directory

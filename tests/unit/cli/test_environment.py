@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from reput_broker.access.opening import NoUsers
+from reput_broker.access.control import NoUsers
 from reput_broker.config.environment import OTHER_VARIABLES, is_service_link, unknown_variables
 from reput_broker.config.loading import load_config, option_variables
 from reput_cli.failures import CommandFailed

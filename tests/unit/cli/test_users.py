@@ -14,8 +14,8 @@ import pytest
 from click import UsageError
 from click.testing import CliRunner, Result
 
+from reput_broker.access.control import user_file_of
 from reput_broker.access.model import User
-from reput_broker.access.opening import user_file_of
 from reput_broker.access.user_file import UserFile
 from reput_broker.background import BackgroundBroker
 from reput_cli import acl, topic, user

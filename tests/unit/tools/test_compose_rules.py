@@ -10,7 +10,7 @@ import yaml
 
 from compose_rules import MEMBERS, compose_problems, merged
 from image_check import base_image
-from reput_broker.access.opening import user_file_of
+from reput_broker.access.control import user_file_of
 from reput_broker.config.loading import load_config
 from reput_broker.config.model import BrokerConfig
 from reput_broker.name_server import DEFAULTS as NAME_SERVER_DEFAULTS

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
 import trio
 from typing_extensions import override
 
-from reput_broker.ha.election.candidacy import Candidacy
+from reput_broker.config.errors import ConfigError, ConfigProblem
+from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.election.candidacy import Candidacy, OtherMembers
 from reput_broker.ha.election.engine import (
     Engine,
     EngineUnavailable,
@@ -33,8 +36,9 @@ from reput_broker.ha.election.mastership import (
     warn_unavailable,
 )
 from reput_broker.ha.election.member_file import MemberFile
-from reput_broker.ha.election.others import OtherMembers
+from reput_broker.ha.epochs import EpochFile
 from reput_broker.put.fence import Fence, boot_time
+from reput_broker.store.base.errors import directory_refusals
 from reput_broker.tenure.roles import Master, Role, Tenure, TenureSource
 from reput_protocol.commands.replica import ReplicaState
 from reput_protocol.commands.topic import MASTER_ID
@@ -53,6 +57,8 @@ _SAVE_S = 1.0
 """Interval at which the confirm offset is kept, for a member that is killed."""
 _PASS_S = 1.0
 """How long a master that has handed over serves reads and tables until the successor leads."""
+NOT_OPEN = "this broker is starting: its log is not open yet"
+"""A broker that recovers its log for minutes must not be the master meanwhile."""
 
 
 def slave_id(member: int) -> int:
@@ -542,3 +548,85 @@ class Elector(TenureSource):
         warn_unavailable(self._engine, error)
         if self._mastership is None and self._seen.leader is None:
             self._reason = f"{self._engine.name} does not respond: {error.reason}"
+
+
+def make_elector(config: BrokerConfig, address: str, ha_address: str) -> Elector:
+    """Return the elector of this broker. Blocks.
+
+    Args:
+        address: where clients and other members reach this broker, `host:port`.
+        ha_address: where other members copy its log, `host:port`.
+
+    Raises:
+        MemberFileWrong: the data directory is that of another member.
+        ConfigError: httpx is not installed.
+        EngineUnavailable: Kubernetes elects, and this process does not run in a pod.
+        OSError, ssl.SSLError: a file of the configuration cannot be read.
+    """
+    election = config.election
+    epochs = config.data_dir / "epochFileCheckpoint"
+
+    def log_epoch() -> int:
+        file = EpochFile(epochs)
+        file.load()
+        return file.last
+
+    try:
+        engine = _make_engine(config)
+    except ModuleNotFoundError as missing:
+        if missing.name != "httpx":
+            raise
+        key = "election.etcd" if config.election.etcd else "election.kubernetes_namespace"
+        text = "needs httpx, which is not installed (the extra `etcd` of reput brings it): pip install httpx"
+        raise ConfigError([ConfigProblem(key, config.origins.get(key, "code"), text)]) from missing
+    with directory_refusals(config.data_dir):
+        file = MemberFile(
+            config.data_dir / "config" / "election.json",
+            cluster=config.cluster,
+            broker_name=config.broker_name,
+            member=config.broker_id,
+        )
+    return Elector(
+        engine,
+        Leader(config.broker_id, address, ha_address),
+        Role(config.ha.role),
+        file,
+        Terms(election.lease, election.first_master, election.in_sync_timeout, config.ha.max_gap_not_in_sync),
+        log_epoch,
+    )
+
+
+def _make_engine(config: BrokerConfig) -> Engine:
+    # Imported here, because httpx takes a tenth of a second that a broker without an election need not wait.
+    election = config.election
+    if election.kubernetes_namespace:
+        from reput_broker.ha.election.kubernetes import KubernetesEngine
+
+        return KubernetesEngine(
+            election.kubernetes_namespace,
+            cluster=config.cluster,
+            broker_name=config.broker_name,
+            lease_s=election.lease,
+            clock=boot_time,
+        )
+    from reput_broker.ha.election.endpoints import tls_context
+    from reput_broker.ha.election.etcd import EtcdEngine
+
+    def path(text: str) -> Path | None:
+        return Path(text) if text else None
+
+    tls = None
+    if any(address.startswith("https:") for address in election.etcd):
+        tls = tls_context(path(election.etcd_ca), path(election.etcd_cert), path(election.etcd_key))
+    password = ""
+    if election.etcd_password_file:
+        password = Path(election.etcd_password_file).read_text().strip()
+    return EtcdEngine(
+        election.etcd,
+        cluster=config.cluster,
+        broker_name=config.broker_name,
+        lease_s=election.lease,
+        user=election.etcd_user,
+        password=password,
+        tls=tls,
+    )

@@ -19,11 +19,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 import structlog
 import trio
 
-from reput_broker.observe.history.columns import NOTHING, PUT_COUNTS
 from reput_broker.observe.history.file import (
     NAME,
     NAME_BYTES_MAX,
     NAMES_MAX,
+    NOTHING,
+    PUT_COUNTS,
     RINGS,
     Event,
     HistoryFile,

@@ -11,8 +11,8 @@ import pytest
 import structlog
 import trio
 
+from reput_broker.access.control import InsecureAccess
 from reput_broker.access.model import User
-from reput_broker.access.opening import InsecureAccess
 from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig

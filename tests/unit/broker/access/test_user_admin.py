@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from reput_broker.access.opening import user_file_of
+from reput_broker.access.control import user_file_of
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.name_server import NameServer

@@ -9,9 +9,8 @@ from typing import Final
 import pytest
 
 from reput_broker.access import user_file
-from reput_broker.access.changes import with_altered_user, with_new_user
 from reput_broker.access.control import AccessControl
-from reput_broker.access.model import User, Users
+from reput_broker.access.model import User, Users, with_altered_user, with_new_user
 from reput_broker.access.user_file import FileState, UserFile, UserFileRefused
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.access.control import AccessControl
+from reput_broker.access.control import AccessControl, InsecureAccess, NoUsers, open_access
 from reput_broker.access.model import User, Users
-from reput_broker.access.opening import InsecureAccess, NoUsers, open_access
 from reput_broker.access.user_file import UserFile, UserFileRefused, decode_users, encode_users
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters

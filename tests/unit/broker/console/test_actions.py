@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.access import audit
+from reput_broker.access import requests as access_requests
 from reput_broker.access.model import Account, User
 from reput_broker.console import app
 from reput_broker.console.actions import ACTIONS, Action, FieldKind, Place, offered
@@ -91,7 +91,7 @@ def test_each_change_has_a_line_in_the_log_without_secrets(
             lines.append({"event": event, **facts})
 
     monkeypatch.setattr(app, "log", Log())
-    monkeypatch.setattr(audit, "log", Log())
+    monkeypatch.setattr(access_requests, "log", Log())
     client = browser_of(scene, user_of("create-user"))
     values = {"user": "erin", "secret": SECRET, "groups": ""}
     assert act(client, "create-user", values, dry_run=True).status == 200

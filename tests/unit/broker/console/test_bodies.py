@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from reput_broker.console.bodies import Bodies
-from reput_broker.console.message_filter import BodyCondition, filter_of
-from reput_broker.console.source import InvalidQuery, Query
+from reput_broker.console.reading import BodyCondition, filter_of
+from reput_broker.console.source import Bodies, InvalidQuery, Query
 from reput_client import Avro, Protobuf, SchemaRegistry
 from reput_client.message_json import NOT_DECODED
 from reput_client.received import ReceivedMessage

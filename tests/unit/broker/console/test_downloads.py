@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from reput_broker.console.downloads import Downloads
+from reput_broker.console.app import Downloads
 
 pytestmark = pytest.mark.trio
 

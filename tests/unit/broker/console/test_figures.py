@@ -11,12 +11,11 @@ import trio
 import trio.testing
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.console.figures import LiveFigures, quantile
+from reput_broker.console.figures import LiveFigures, SharedAnswers, quantile
 from reput_broker.console.pages import added_up
-from reput_broker.console.shared_answers import SharedAnswers
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import BrokerState, Health
-from reput_broker.observe.history.columns import PUT_COUNTS
+from reput_broker.observe.history.file import PUT_COUNTS
 from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
 from reput_protocol.commands import history as bodies

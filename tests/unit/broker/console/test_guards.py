@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.access.attempts import Attempts
-from reput_broker.access.control import AccessControl
+from reput_broker.access.control import AccessControl, Attempts
 from reput_broker.access.model import User, Users
+from reput_broker.access.pages import LASTS_S, Logins, TooManyAttempts
 from reput_broker.access.user_file import UserFile
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.description import config_options, describe
@@ -22,7 +22,6 @@ from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import apply_live, load_config, with_values
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
-from reput_broker.console.login import LASTS_S, Logins, TooManyAttempts
 from reput_broker.observe.counters import Counters
 from reput_client.blocking import Admin
 from support.console_client import ConsoleClient

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from reput_broker.console.bodies import Bodies
 from reput_broker.console.reading import browse_messages
-from reput_broker.console.source import Query, Source
+from reput_broker.console.source import Bodies, Query, Source
 from reput_client.received import ReceivedMessage
 from reput_protocol.commands.topic import TopicSummary
 from reput_protocol.errors import ErrorCode, PermissionDenied

@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from reput_broker.delay import timer_log, timer_wheel
-from reput_broker.delay.finished_timers import FinishedTimersFile, read_answer
 from reput_broker.delay.levels import DelayOffsetFile
+from reput_broker.delay.state import read_answer
 from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.base.file_io import create_file
 from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.tables.config_file import encode
+from reput_broker.tables.config_file import ConfigFile, encode
 from support.delayed import DelayBench, bench_options
 from support.tasks import run_by_the_clock
 
@@ -62,7 +62,7 @@ def copy_tables(bench: DelayBench, slave: Path | None = None) -> None:
     finished = bench.delays.finished_timers()
     if finished:
         answer = bench.delays.timer_checkpoint() + finished
-        FinishedTimersFile(config / "masterTimer.json").file.save(encode(read_answer(answer)))
+        ConfigFile(config / "masterTimer.json").save(encode(read_answer(answer)))
 
 
 def move_files(source: Path, target: Path) -> None:

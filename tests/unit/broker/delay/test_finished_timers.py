@@ -10,21 +10,22 @@ import pytest
 
 from reput_broker.delay.active_slots import ActiveSlots
 from reput_broker.delay.delayed_record import Due
-from reput_broker.delay.finished_timers import FinishedTimersFile, encode_finished, read_answer
+from reput_broker.delay.state import encode_finished, load_finished, read_answer
 from reput_broker.delay.timer_message_store import FinishedTimers, Timed, TimerMessageStore
+from reput_broker.tables.config_file import ConfigFile
 
 HEAD = struct.pack(">7q", 5000, 11, 22, 22, 0, 1, 2)
 NOW_MS = 1_700_000_000_000
 
 
 def saved(path: Path, body: bytes) -> FinishedTimers | None:
-    file = FinishedTimersFile(path / "masterTimer.json")
-    file.file.save(json.dumps(read_answer(body)).encode())
-    return file.load()
+    file = ConfigFile(path / "masterTimer.json")
+    file.save(json.dumps(read_answer(body)).encode())
+    return load_finished(file)
 
 
 def test_the_answer_of_a_reput_master_and_of_rocketmq(tmp_path: Path) -> None:
-    assert FinishedTimersFile(tmp_path / "masterTimer.json").load() is None
+    assert load_finished(ConfigFile(tmp_path / "masterTimer.json")) is None
     finished = FinishedTimers(6000, 33, 44, 55)
     assert saved(tmp_path, HEAD + encode_finished(finished)) == finished
     apache = saved(tmp_path, HEAD)

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from reput_broker.delay.recovery import OffsetSet
+from reput_broker.delay.delayed_record import OffsetSet
 from reput_broker.delay.timer_checkpoint import TimerCheckDamaged, TimerCheckpoint, TimerProgress
 from reput_broker.delay.timer_log import UNIT, TimerLog, TimerUnit, unpack_timer_unit
 from reput_broker.delay.timer_message_store import image_of

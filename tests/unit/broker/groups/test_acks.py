@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.groups.lag import GroupProgress
 from reput_broker.groups.offset_updates import OffsetCommits, PendingResets
-from reput_broker.groups.progress import GroupProgress
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.offsets import ConsumerOffsetManager
 

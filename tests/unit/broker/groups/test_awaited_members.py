@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reput_broker.groups.awaited_members import GroupMembersFile
+from reput_broker.groups.membership import GroupMembersFile
 from reput_broker.tables.config_file import encode
 
 

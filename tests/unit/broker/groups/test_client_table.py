@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reput_broker.groups.client_table import ClientTable
-from reput_broker.groups.producer_groups import ProducerGroups
+from reput_broker.groups.membership import ProducerGroups
 from reput_protocol.codes import LanguageCode
 from support.member_fakes import FakeClient, channel_of
 

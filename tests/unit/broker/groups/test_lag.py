@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from reput_broker.groups.consumer_groups import ConsumerGroups
-from reput_broker.groups.lag import LagService, StoreTimes
-from reput_broker.groups.progress import GroupPositions, GroupProgress
+from reput_broker.groups.lag import GroupPositions, GroupProgress, LagService, StoreTimes
 from reput_broker.store.base.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager

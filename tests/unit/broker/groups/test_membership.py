@@ -9,8 +9,7 @@ import pytest
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
-from reput_broker.groups.membership import Membership
-from reput_broker.groups.notifications import GroupNotifier
+from reput_broker.groups.membership import GroupNotifier, Membership
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager

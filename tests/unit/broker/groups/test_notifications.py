@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
-from reput_broker.groups.notifications import GroupNotifier
+from reput_broker.groups.membership import GroupNotifier
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import MessageModel
 from reput_protocol.wire.header import HeaderType

@@ -9,8 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.ha.epochs import Epoch, EpochBehind, EpochFile, decode_epochs, encode_epochs
-from reput_broker.ha.log_comparison import Decision, Follow, OwnLog, Refuse, SetAside, TruncateTo, decide
+from reput_broker.ha.epochs import (
+    Decision,
+    Epoch,
+    EpochBehind,
+    EpochFile,
+    Follow,
+    OwnLog,
+    Refuse,
+    SetAside,
+    TruncateTo,
+    decide,
+    decode_epochs,
+    encode_epochs,
+)
 from reput_broker.store.base.errors import StoreDamaged
 from reput_protocol.commands.replica import ReplicaState
 

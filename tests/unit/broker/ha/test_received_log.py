@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reput_broker.ha import received_log
+from reput_broker.ha import client
+from reput_broker.ha.client import LogItem, ReceivedLog
 from reput_broker.ha.frames import HAProtocolError
-from reput_broker.ha.received_log import LogItem, ReceivedLog
 from reput_broker.store.base.options import StoreOptions
 from support.stores import opened, put, small_options
 
@@ -47,7 +47,7 @@ def test_any_pieces_become_the_same_log(
 ) -> None:
     options, log = master
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(received_log, "_BUFFER_BYTES", buffer_bytes)
+        patch.setattr(client, "_BUFFER_BYTES", buffer_bytes)
         received = ReceivedLog(options, 0)
     items: list[bytes] = []
     at = 0

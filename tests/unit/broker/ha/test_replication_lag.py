@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from reput_broker.config.sections import HAConfig
-from reput_broker.ha.replication_lag import LogTimes, MasterLog, ReplicationProgress
+from reput_broker.ha.service import LogTimes, MasterLog, ReplicationProgress
 from support.tasks import run_by_the_clock
 
 

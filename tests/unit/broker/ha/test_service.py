@@ -15,10 +15,8 @@ import trio
 import trio.testing
 
 from reput_broker.config.sections import HAConfig, StoreConfig
-from reput_broker.ha.connection import OfferedLog
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
-from reput_broker.ha.replication_lag import ReplicationProgress
-from reput_broker.ha.service import Copies, HAService
+from reput_broker.ha.service import Copies, HAService, OfferedLog, ReplicationProgress
 from reput_broker.observe.counters import Counters
 from reput_broker.put.progress import LogProgress
 from reput_broker.store.message_store import MessageStore

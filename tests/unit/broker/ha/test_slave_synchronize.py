@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha import table_sync
-from reput_broker.ha.replication_lag import MasterLog
+from reput_broker.ha import replica_state
+from reput_broker.ha.service import MasterLog
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer, Request, Response
@@ -461,7 +461,7 @@ async def test_a_slave_of_a_real_master_gets_what_changes(tmp_path: Path) -> Non
 async def test_tables_larger_than_a_frame_arrive_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_sync, "PART_BYTES", 1000)
+    monkeypatch.setattr(replica_state, "PART_BYTES", 1000)
     files = {"commit_log_file_size": "4MiB", "index_slots": 100, "index_entries": 400}
     config = BrokerConfig(data_dir=tmp_path / "1", port=0, ha_port=0, store=files)
     names = [f"topic-{number}" for number in range(40)]
@@ -495,10 +495,10 @@ async def test_parts_of_a_table_are_of_one_version() -> None:
     def whole(request: Request) -> Response:
         del request
         return Response(
-            0, {"tableVersion": version[0]}, version[0].encode() * (2 * table_sync.PART_BYTES + 5)
+            0, {"tableVersion": version[0]}, version[0].encode() * (2 * replica_state.PART_BYTES + 5)
         )
 
-    handle = table_sync.TableParts(lambda: now[0]).of(whole)
+    handle = replica_state.TableParts(lambda: now[0]).of(whole)
 
     async def ask(part_offset: int | None = None, part_of: str | None = None) -> tuple[bytes, int, Any]:
         header = SyncTableHeader("", part_offset, part_of)
@@ -508,12 +508,12 @@ async def test_parts_of_a_table_are_of_one_version() -> None:
         assert isinstance(answer, Response)
         return answer.body[:1], len(answer.body), answer.ext.get("tableSize")
 
-    size = 2 * table_sync.PART_BYTES + 5
+    size = 2 * replica_state.PART_BYTES + 5
     assert await ask() == (b"1", size, None)
-    assert await ask(0) == (b"1", table_sync.PART_BYTES, size)
+    assert await ask(0) == (b"1", replica_state.PART_BYTES, size)
     version[0] = "2"
-    assert await ask(2 * table_sync.PART_BYTES, "1") == (b"1", 5, size)
+    assert await ask(2 * replica_state.PART_BYTES, "1") == (b"1", 5, size)
     now[0] += 31
-    assert await ask(2 * table_sync.PART_BYTES, "1") == (b"2", table_sync.PART_BYTES, size), (
+    assert await ask(2 * replica_state.PART_BYTES, "1") == (b"2", replica_state.PART_BYTES, size), (
         "from its beginning"
     )

@@ -14,8 +14,8 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.state import DelayState
 from reput_broker.groups.membership import Membership
-from reput_broker.ha.table_sync import TableSyncProcessor
-from reput_broker.tables.message_request_modes import MessageRequestModes
+from reput_broker.ha.replica_state import TableSyncProcessor
+from reput_broker.tables.tables import MessageRequestModes
 from reput_client import Message, Producer
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.pop import MessageRequestMode
@@ -33,16 +33,8 @@ class Master:
         self.address = broker.address
         self.store, self.delays = core.store, storage_of(broker).delays
         self.modes, self.members = core.tables.request_modes, core.groups.membership
-        self._sync = TableSyncProcessor(
-            core.store,
-            core.tables,
-            self.delays,
-            parts.staging.batches_version,
-            broker.handlers,
-            core.groups.membership,
-            core.clock_ms,
-            revive_topic="r",
-        )
+        batches = parts.staging.batches_version
+        self._sync = TableSyncProcessor(core, self.delays, batches, broker.handlers)
         self._versions = self._sync.versions()
 
     def has_changed(self) -> bool:

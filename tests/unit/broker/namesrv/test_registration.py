@@ -16,8 +16,7 @@ from trio.testing import MockClock
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv import registration
-from reput_broker.namesrv.own_broker import OwnBroker
-from reput_broker.namesrv.registration import Announced, Registration
+from reput_broker.namesrv.registration import Announced, OwnBroker, Registration
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.tables import Tables
 from reput_broker.tenure.roles import Role, Tenure

@@ -20,8 +20,8 @@ from reput_broker.remoting.client import RemotingClient
 from reput_broker.remoting.request import ClientAnswer
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server, bind
-from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.tables import KVConfigManager
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader, body_crc32
 from reput_protocol.commands.topic import QueueData, TopicConfig, TopicConfigTable, TopicRoute

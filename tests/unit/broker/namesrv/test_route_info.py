@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.namesrv.own_broker import OwnBroker
+from reput_broker.namesrv.registration import OwnBroker
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit
 from reput_broker.tables.tables import Tables
 from reput_broker.tenure.roles import Master, Role, Tenure

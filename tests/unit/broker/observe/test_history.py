@@ -18,8 +18,7 @@ from reput_broker.groups.lag import GroupLag
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
 from reput_broker.observe.history import recorder
-from reput_broker.observe.history.columns import COLUMNS
-from reput_broker.observe.history.file import NAME, NAMES_MAX, HistoryFile, Kind, Stretch, What
+from reput_broker.observe.history.file import COLUMNS, NAME, NAMES_MAX, HistoryFile, Kind, Stretch, What
 from reput_broker.observe.history.recorder import History, NamePlaces
 from reput_broker.observe.metrics import MetricsSources
 from support.tenures import REPLICATION

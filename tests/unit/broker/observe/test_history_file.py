@@ -13,13 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reput_broker.observe.history import file as history_file
-from reput_broker.observe.history.columns import COLUMNS, NOTHING, Column
 from reput_broker.observe.history.file import (
+    COLUMNS,
     EVENTS_MAX,
     FILE_BYTES,
     NAME,
     NAMES_MAX,
+    NOTHING,
     RINGS,
+    Column,
     Event,
     HistoryFile,
     Kind,

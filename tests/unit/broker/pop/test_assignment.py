@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from reput_broker.pop.assignment import allocate_for_pop, averagely, by_circle
+from reput_broker.pop.feature import allocate_for_pop, averagely, by_circle
 from reput_broker.remoting.request import Refusal
-from reput_broker.tables.message_request_modes import MessageRequestModes
+from reput_broker.tables.tables import MessageRequestModes
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.commands.pop import MessageRequestMode
@@ -97,7 +97,7 @@ async def test_a_group_pulls_until_its_mode_is_pop_which_survives_a_restart(tmp_
 def test_modes_of_groups_and_topics_that_may_never_exist_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reput_broker.tables.message_request_modes._MODES_MAX", 2)
+    monkeypatch.setattr("reput_broker.tables.tables._MODES_MAX", 2)
     modes = MessageRequestModes(tmp_path / "messageRequestMode.json")
     for group in ("a", "b", "a"):
         modes.put(MessageRequestMode("t", group))

@@ -168,7 +168,7 @@ async def test_a_redelivered_message_keeps_its_priority_when_the_topic_has_got_m
 async def test_the_factor_of_a_group_says_how_many_pops_begin_with_the_highest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reput_broker.pop.queues.random", random.Random(1))
+    monkeypatch.setattr("reput_broker.pop.state.random", random.Random(1))
     async with broker_bench(tmp_path / "s") as bench:
         client = await make_topic(bench)
         for _ in range(60):

@@ -11,8 +11,8 @@ import trio
 
 from reput_broker.schedule.messages import ScheduledMessages
 from reput_broker.store.index import query
-from reput_broker.tables import schedules
-from reput_broker.tables.schedules import Schedules
+from reput_broker.tables import tables
+from reput_broker.tables.tables import Schedules
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.schedule import (
     ChangeScheduleHeader,
@@ -291,7 +291,7 @@ async def test_of_two_that_are_created_at_once_one_is_refused(tmp_path: Path) ->
 
 
 async def test_a_schedule_too_many_creates_no_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "_SCHEDULES_MAX", 0)
+    monkeypatch.setattr(tables, "_SCHEDULES_MAX", 0)
     async with broker_bench(tmp_path) as bench:
         assert "which is the most" in (await put(bench, nightly(topic="N")) or "")
         assert bench.tables.topics.get("N") is None

@@ -16,9 +16,8 @@ import structlog
 import trio
 import trio.testing
 
-from reput_broker.access.control import AccessControl
+from reput_broker.access.control import Access, AccessControl
 from reput_broker.access.model import User, Users
-from reput_broker.access.opening import Access
 from reput_broker.access.user_file import UserFile
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig

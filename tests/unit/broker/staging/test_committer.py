@@ -17,7 +17,7 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting.request import Refusal
 from reput_broker.staging import committer as committing
-from reput_broker.staging.publisher import Pace, Pieces, Publisher
+from reput_broker.staging.batches import Pace, Pieces, Publisher
 from reput_broker.store.base.errors import StoreDamaged
 from reput_client.consume.fetch_records import BulkReader
 from reput_client.produce.staging_producer import StagingProducer, StagingScope

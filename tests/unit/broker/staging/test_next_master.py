@@ -15,9 +15,9 @@ import pytest
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting.request import Refusal
-from reput_broker.staging import copies
+from reput_broker.staging import batches
+from reput_broker.staging.batches import Publisher
 from reput_broker.staging.committer import Commit
-from reput_broker.staging.publisher import Publisher
 from reput_broker.store.base.errors import StoreDamaged
 from reput_client.consume.fetch_records import BulkReader
 from reput_client.errors import RequestTimeout
@@ -200,7 +200,7 @@ async def test_copies_that_are_not_in_the_log_are_named(
         for record in no_records:
             yield record
 
-    monkeypatch.setattr(copies, "records_from", nothing)
+    monkeypatch.setattr(batches, "records_from", nothing)
     with pytest.RaisesGroup(
         pytest.RaisesExc(StoreDamaged, match="lacks staged blocks of batch 0 of query q"),
         flatten_subgroups=True,

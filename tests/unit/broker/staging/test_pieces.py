@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.staging.publisher import (
+from reput_broker.staging.batches import (
     ALONE_BYTES,
     ALONE_SYNC_BYTES,
     SHARED_BYTES,

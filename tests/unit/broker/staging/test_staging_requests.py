@@ -12,7 +12,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.staging import committer, staging_table
+from reput_broker.staging import committer, staging_file
 from reput_broker.staging.feature import check_staged
 from reput_broker.staging.staging_file import StagingFile
 from reput_client.produce import staging_producer
@@ -65,7 +65,7 @@ def test_a_record_without_a_unique_id_is_named(alike: bool) -> None:
 async def test_staged_data_is_synced_while_more_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_table, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(staging_file, "AHEAD_BYTES", 1)
     synced, inner = trio.Event(), StagingFile.sync_ahead
     token = trio.lowlevel.current_trio_token()
 
@@ -99,7 +99,7 @@ async def test_a_queue_that_is_closed_between_two_requests_accepts_nothing_more(
         await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
         await writer.wait_staged()
         sink: Any = parts_of(broker).staging
-        topics = sink._committer._topics
+        topics = sink._committer._core.tables.topics
         topics.delete("orders")
         topics.put(_closed())
         (file,) = sink._committer._staging.all()
@@ -121,7 +121,7 @@ def _closed() -> Any:
 async def test_a_commit_is_answered_before_the_files_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered, inner = threading.Event(), staging_table.remove
+    answered, inner = threading.Event(), staging_file.remove
 
     def late(files: Any) -> None:
         assert answered.wait(60), "the answer waits for the removal"

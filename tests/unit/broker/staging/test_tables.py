@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from reput_broker.staging import staging_file as staging_files
-from reput_broker.staging.batches import CommittedBatch, CommittedBatches, marker_of, read_marker
-from reput_broker.staging.intent import (
+from reput_broker.staging.batches import (
+    CommittedBatch,
+    CommittedBatches,
     CopyPlace,
     Intent,
     QueuePlace,
@@ -19,10 +20,11 @@ from reput_broker.staging.intent import (
     begin_marker,
     give_up_marker,
     is_intent,
+    marker_of,
     read_intent,
+    read_marker,
 )
-from reput_broker.staging.staging_file import StagingFile, StagingKey, runs_of
-from reput_broker.staging.staging_table import StagingTable, remove
+from reput_broker.staging.staging_file import StagingFile, StagingKey, StagingTable, remove, runs_of
 from reput_broker.store.base.errors import FlushFailed, StoreDamaged
 from reput_broker.tables.table_saver import TableSaver, save_now
 from reput_protocol.commands.stage import staged_blocks

@@ -13,11 +13,10 @@ from structlog.testing import capture_logs
 
 from reput_broker.tables.config_file import ConfigFile, SaveJob
 from reput_broker.tables.table_saver import save_now
-from reput_broker.tables.topic_journal import TopicJournal
-from reput_broker.tables.topics import TopicConfigManager
+from reput_broker.tables.topics import TopicConfigManager, TopicJournal
 from reput_broker.tools.report import Report
 from reput_broker.tools.tables import topics_in_force
-from reput_broker.tools.verify_tables import read_topics
+from reput_broker.tools.verify import read_topics
 from reput_client.arrow.directory import StoreDirectory
 from reput_protocol.commands.topic import TopicConfig
 

@@ -8,8 +8,11 @@ import pytest
 
 from golden.test_mini_store import mini_store
 from reput_broker.tools.dump import (
+    BadMessage,
     DumpRange,
+    ExportRange,
     NotThere,
+    TopicExport,
     dump_checkpoint,
     dump_index,
     dump_log,
@@ -17,7 +20,6 @@ from reput_broker.tools.dump import (
     dump_queue,
     dump_topics,
 )
-from reput_broker.tools.export import BadMessage, ExportRange, TopicExport
 from reput_protocol.record.record import Record
 from reput_protocol.store.layout import StoreLayout
 from support.store_samples import fill, records_of, write_index

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.tools.dump import DumpRange, dump_index, dump_log, dump_offsets, dump_topics
-from reput_broker.tools.export import ExportRange, TopicExport
+from reput_broker.tools.dump import (
+    DumpRange,
+    ExportRange,
+    TopicExport,
+    dump_index,
+    dump_log,
+    dump_offsets,
+    dump_topics,
+)
 from reput_broker.tools.repair import apply_repair
 from reput_broker.tools.repair_plan import plan_repair
 from reput_protocol.store.layout import Geometry, StoreLayout

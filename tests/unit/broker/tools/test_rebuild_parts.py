@@ -10,8 +10,7 @@ import pytest
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tools.rebuild import Derived, QueuesRebuild, rebuild
-from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
+from reput_broker.tools.rebuild import Derived, QueuesInParts, QueuesRebuild, rebuild, write_units
 from reput_protocol.store.layout import Geometry, StoreLayout
 from support.store_samples import copied, examine, fill
 from support.stores import dispatch_all, opened, put, small_options, tree

@@ -16,8 +16,7 @@ from reput_broker.store.base.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tools.repair import RepairResult, apply_repair
-from reput_broker.tools.repair_files import copy_part, move
-from reput_broker.tools.repair_plan import RepairPlan, plan_repair
+from reput_broker.tools.repair_plan import RepairPlan, copy_part, move, plan_repair
 from support.store_samples import QUEUES, copied, examine, fill, hashes, named, records_of
 from support.stores import FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.transactions import check_service
+from reput_broker.transactions import feature
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode, TransactionState
 from reput_protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -701,7 +701,7 @@ async def test_progress_is_not_saved_before_what_it_rests_on_is_on_the_disk(tmp_
 async def test_a_message_that_waits_long_is_copied_before_a_start_would_have_to_search_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_service, "_SEARCH_BYTES_MAX", 100_000)
+    monkeypatch.setattr(feature, "_SEARCH_BYTES_MAX", 100_000)
     async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
         await client.send_half("orders", b"slow", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "1000"})

@@ -12,8 +12,7 @@ import trio.testing
 from typing_extensions import override
 
 from reput_broker.config.sections import HAConfig
-from reput_broker.ha.election.copies import TableCopies
-from reput_broker.ha.election.in_sync_set import InSyncSet
+from reput_broker.ha.election.in_sync_set import InSyncSet, TableCopies
 from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence
 from reput_broker.remoting.request import Request, Response

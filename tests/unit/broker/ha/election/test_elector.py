@@ -13,14 +13,13 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from reput_broker.ha.election.candidacy import OtherMembers
 from reput_broker.ha.election.elector import Elector, Leadership
 from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost, Terms
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile
-from reput_broker.ha.election.others import OtherMembers
-from reput_broker.ha.epochs import Epoch
-from reput_broker.ha.log_comparison import OwnLog
+from reput_broker.ha.epochs import Epoch, OwnLog
 from reput_broker.put.fence import Fence
 from reput_broker.tenure.roles import Master, Role
 from reput_protocol.commands.replica import ReplicaState

@@ -7,7 +7,7 @@ import pytest
 
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.election.opening import make_elector
+from reput_broker.ha.election.elector import make_elector
 
 
 def test_an_election_without_httpx_names_the_option_and_the_extra(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from reput_broker.pop.ack import Acknowledged, ChangedTimes, InHand
 from reput_broker.pop.checkpoints import CheckPointKey
-from reput_broker.pop.in_hand import Acknowledged, ChangedTimes, InHand
 
 START_MS = 1_700_000_000_000
 
