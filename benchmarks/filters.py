@@ -18,8 +18,8 @@ from pathlib import Path
 from filled_store import dispatch, opened, options_for
 from reput_broker.store.base.block import Block
 from reput_broker.store.base.results import TransferLimits
+from reput_broker.store.message_reader import FilteredGet
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.select_entries import FilteredGet
 from reput_cli.bench_clients import host_facts
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter

@@ -31,7 +31,7 @@ from reput_broker.retry.expired_messages import ExpiredMessages
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import GetMessageResult, GetStatus, PutStatus
-from reput_broker.store.select_entries import FilteredGet
+from reput_broker.store.message_reader import FilteredGet
 from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode

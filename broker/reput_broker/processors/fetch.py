@@ -12,7 +12,7 @@ from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.store.base.errors import FileMissing
 from reput_broker.store.base.results import GetMessageResult, GetStatus, TransferLimits
-from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.message_reader import HeldExtents
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.pull import (

@@ -15,8 +15,7 @@ from reput_broker.remoting.request import Processor, Refusal, Request, Response,
 from reput_broker.retry.expired_messages import ExpiredMessages, Sifted
 from reput_broker.store.base.errors import FileMissing
 from reput_broker.store.base.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
-from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.select_entries import FilteredGet
+from reput_broker.store.message_reader import FilteredGet, HeldExtents
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tenure.core import Core, RoleDuties
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode

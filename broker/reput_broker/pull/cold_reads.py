@@ -8,8 +8,7 @@ from typing import TypeVar
 import trio
 
 from reput_broker.remoting.request import Client, Refusal
-from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.select_entries import FilteredGet
+from reput_broker.store.message_reader import FilteredGet, HeldExtents
 from reput_protocol.errors import ErrorCode
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from reput_broker.store.base.options import DELAY_LEVELS_MS, StoreOptions, ignor
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.opening.directory_swap import put_back, swap
 from reput_broker.store.opening.foreign_files import files_below
-from reput_broker.store.queue.builder import RecoveringQueueBuilder
+from reput_broker.store.queue.reput import RecoveringQueueBuilder
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.tools.index_raw import index_sizes
 from reput_broker.tools.queue_ends import queues_digest

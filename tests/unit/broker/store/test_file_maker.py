@@ -17,8 +17,8 @@ import pytest
 from reput_broker.store.base.errors import DiskFull, FileNotMade, ForeignFile
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import PutStatus
-from reput_broker.store.log.file_maker import FileMaker
 from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file_queue import FileMaker
 from reput_protocol.store.files import file_name
 from reput_protocol.store.layout import StoreLayout
 from support.inside import log_of
