@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from reput_broker.put.pending_puts import PendingPut
+from reput_broker.put.progress import PendingPut
 from reput_broker.remoting.request import PutAck
 from support import planted_bugs
 

@@ -33,16 +33,15 @@ from reput_broker.remoting.request import Handler
 from reput_broker.reply.processor import ReplyProcessor
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.schedule.feature import ScheduleFeature
-from reput_broker.send.deduplicated_puts import DeduplicatedPuts
-from reput_broker.send.send_redirects import SendRedirects
+from reput_broker.send.deduplication import DeduplicatedPuts
+from reput_broker.send.send_records import SendRedirects
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of, listen
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.transactions.feature import TransactionFeature
 from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
-from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.commands.replica import HAConnectionRuntimeInfo, HARuntimeInfo, QueryReplicaStateHeader
 from reput_protocol.names import revive_topic
 
 

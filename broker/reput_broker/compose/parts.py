@@ -20,17 +20,19 @@ from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import GroupSources
 from reput_broker.observe.statistics import Statistics
-from reput_broker.processors.client import ClientProcessor, LockProcessor
-from reput_broker.processors.fetch import FetchProcessor
-from reput_broker.processors.group_members import GroupMembersProcessor, GroupOverviewProcessor
-from reput_broker.processors.group_settings import ColdQuotaProcessor, GroupSettingsProcessor
+from reput_broker.processors.client import (
+    ClientProcessor,
+    GroupMembersProcessor,
+    GroupOverviewProcessor,
+    LockProcessor,
+)
 from reput_broker.processors.offset import GroupOffsetsProcessor, OffsetProcessor
 from reput_broker.processors.operations import PromotionProcessor
 from reput_broker.processors.pull import PullProcessor
-from reput_broker.processors.query import QueryProcessor
+from reput_broker.processors.query import FetchProcessor, QueryProcessor
 from reput_broker.processors.runtime_info import RuntimeInfoProcessor
+from reput_broker.processors.settings import ColdQuotaProcessor, GroupSettingsProcessor, TopicProcessor
 from reput_broker.processors.spans import Spans
-from reput_broker.processors.topic import TopicProcessor
 from reput_broker.pull.filter_check import FilterCheck
 from reput_broker.pull.long_polling import HELD_BYTES
 from reput_broker.put.fence import Fence

@@ -24,7 +24,7 @@ from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_wheel import slot_of
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor, until
-from reput_broker.put.own_puts import OwnPuts
+from reput_broker.put.put_lock import OwnPuts
 from reput_broker.remoting.request import Refusal
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import PutResult, PutStatus

@@ -20,7 +20,7 @@ from reput_broker.delay.delayed_record import DelayedRecord, Due, decode_delayed
 from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
-from reput_broker.put.own_puts import OwnPuts
+from reput_broker.put.put_lock import OwnPuts
 from reput_broker.store.base.errors import DiskFull, FileNotMade
 from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore

@@ -20,7 +20,7 @@ from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_feed import TimerFeed
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.observe.metrics import DelaySources
-from reput_broker.put.pending_puts import PendingRequest
+from reput_broker.put.progress import PendingRequest
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import encode
 from reput_broker.tenure.core import Core

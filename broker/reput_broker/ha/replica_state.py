@@ -13,8 +13,13 @@ from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.request import Processor, Request, Response, serves
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.ha import HARuntimeInfo, ResetMasterFlushOffsetHeader
-from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
+from reput_protocol.commands.replica import (
+    HARuntimeInfo,
+    QueryReplicaStateHeader,
+    ReplicaAdmission,
+    ReplicaState,
+    ResetMasterFlushOffsetHeader,
+)
 
 
 class ReplicaStateProcessor(Processor):

@@ -28,7 +28,7 @@ from reput_broker.pop.state import PopState
 from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages
-from reput_broker.send.fitted_properties import fitted_properties
+from reput_broker.send.retry_records import fitted_properties
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import GetMessageResult, GetStatus, PutStatus
 from reput_broker.store.message_reader import FilteredGet

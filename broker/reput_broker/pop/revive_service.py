@@ -27,8 +27,13 @@ from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
 from reput_broker.pop.queues import PRIORITY_TYPE
 from reput_broker.pop.state import InFlightMessages
-from reput_broker.send.fitted_properties import fitted_properties
-from reput_broker.send.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
+from reput_broker.send.retry_records import (
+    DeadLetterReason,
+    dead_letter,
+    fitted_properties,
+    next_attempt,
+    set_origin,
+)
 from reput_broker.store.base.results import PutStatus
 from reput_broker.tenure.core import Core
 from reput_protocol import properties as names

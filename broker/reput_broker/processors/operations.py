@@ -34,7 +34,6 @@ from reput_broker.remoting.request import (
 )
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.operation import (
     BrokerDescription,
     ClientDescription,
@@ -48,6 +47,7 @@ from reput_protocol.commands.operation import (
     SetConfigBody,
     SetIntakeHeader,
 )
+from reput_protocol.commands.replica import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.request import Content
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode

@@ -27,7 +27,7 @@ from reput_broker.store.retention import disk_used_ratio
 from reput_broker.tenure.core import Core, RoleDuties
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
-from reput_protocol.commands import history as bodies
+from reput_protocol.commands import statistics as bodies
 from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.statistics import ViewBrokerStatsHeader
 from reput_protocol.commands.topic import KVTable

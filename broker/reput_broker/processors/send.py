@@ -23,16 +23,16 @@ from reput_broker.remoting.request import (
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.retry.send_back_deduplication import SendBackKey
-from reput_broker.send.deduplicated_puts import DeduplicatedPuts, SingleSend, Work
-from reput_broker.send.message_content import content_of
+from reput_broker.send.deduplication import DeduplicatedPuts, SingleSend, Work, content_of
 from reput_broker.send.send_records import (
     BatchParts,
+    DeadLetter,
     SendParts,
+    SendRedirects,
     admitted_properties,
     batch_parts,
     record_parts,
 )
-from reput_broker.send.send_redirects import DeadLetter, SendRedirects
 from reput_broker.store.base.block import Block
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tenure.core import Core

@@ -14,8 +14,7 @@ from typing import Self
 
 from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence, Fenced
-from reput_broker.put.pending_puts import PendingRequest, not_reached
-from reput_broker.put.progress import LogProgress, do_nothing
+from reput_broker.put.progress import LogProgress, PendingRequest, do_nothing, not_reached
 from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting.request import Put, Refusal, Response, Result
 from reput_broker.store.base.block import Block

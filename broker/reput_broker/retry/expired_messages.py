@@ -14,7 +14,7 @@ import trio
 
 from reput_broker.remoting.request import Refusal
 from reput_broker.send.retry_records import Returned, expired_message
-from reput_broker.send.send_redirects import note_dead_letter
+from reput_broker.send.send_records import note_dead_letter
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tenure.core import Core

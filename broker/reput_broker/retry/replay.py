@@ -22,7 +22,7 @@ import trio
 
 from reput_broker.remoting.request import Confirmed, Processor, Refusal, Request, Response, serves
 from reput_broker.retry.claimed_origins import Claim
-from reput_broker.send.fitted_properties import fitted_properties
+from reput_broker.send.retry_records import fitted_properties
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
 from reput_broker.tenure.core import Core

@@ -30,7 +30,7 @@ import trio
 
 from reput_broker.put.appender import StoredBefore
 from reput_broker.remoting.request import Handled, Refusal, Result
-from reput_broker.send.deduplicated_puts import MakePut, Work
+from reput_broker.send.deduplication import MakePut, Work
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore

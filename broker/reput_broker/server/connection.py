@@ -28,13 +28,15 @@ from reput_broker.remoting.request import (
     Request,
     Response,
 )
-from reput_broker.server.client_calls import ClientCalls
-from reput_broker.server.connection_refusals import ConnectionRefusals
-from reput_broker.server.frame_intake import FramePermit, FrameProgress
+from reput_broker.server.connection_limits import (
+    HEADER_BYTES_MAX,
+    UNAUTHENTICATED_MAX,
+    ConnectionRefusals,
+    Strangers,
+)
 from reput_broker.server.handling import PUTS, RequestHandling
-from reput_broker.server.memory import HeldBytes, Holder
-from reput_broker.server.outbox import Outbox
-from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
+from reput_broker.server.memory import FramePermit, FrameProgress, HeldBytes, Holder
+from reput_broker.server.outbox import ClientCalls, Outbox
 from reput_broker.server.transport import Transport
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.commands.request import Sender

@@ -20,8 +20,7 @@ import structlog
 import trio
 
 from reput_broker.server.acceptor import Acceptor, port_refusal
-from reput_broker.server.connection_refusals import ConnectionRefusals
-from reput_broker.server.crowd import Crowd
+from reput_broker.server.connection_limits import ConnectionRefusals, Crowd
 from reput_broker.server.gate import Gate
 from reput_protocol.errors import ReputError
 

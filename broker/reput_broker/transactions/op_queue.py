@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import TransactionsConfig
-from reput_broker.put.own_puts import OwnPuts
+from reput_broker.put.put_lock import OwnPuts
 from reput_broker.store.base.results import PutStatus
 from reput_protocol import properties as names
 from reput_protocol.names import TRANS_OP_HALF_TOPIC

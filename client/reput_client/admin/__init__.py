@@ -14,9 +14,6 @@ from reput_client.transport.address import parse_address
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
-from reput_protocol.commands.ha import HARuntimeInfo
-from reput_protocol.commands.history import BrokerHistory, ReadHistoryHeader
 from reput_protocol.commands.operation import (
     INTAKE_WORDS,
     BrokerDescription,
@@ -33,7 +30,14 @@ from reput_protocol.commands.operation import (
     SetConfigBody,
     SetIntakeHeader,
 )
-from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
+from reput_protocol.commands.replica import (
+    HARuntimeInfo,
+    PromoteBrokerHeader,
+    Promotion,
+    QueryReplicaStateHeader,
+    ReplicaState,
+)
+from reput_protocol.commands.statistics import BrokerHistory, ReadHistoryHeader
 from reput_protocol.commands.topic import MASTER_ID, ClusterInfo, KVTable
 from reput_protocol.errors import ErrorCode, NotFound, ReputError, RequestNotSupported
 from reput_protocol.wire.header import HeaderType

@@ -13,9 +13,8 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ErrorCode, FrameTooLarge
 from reput_protocol.wire.channel import Call, Channel, Peer, Waiter
-from reput_protocol.wire.frames import HEADER_BYTES_MAX, encode_frame_head
+from reput_protocol.wire.frames import HEADER_BYTES_MAX, encode_frame_head, encode_msgpack_header
 from reput_protocol.wire.header import Header, HeaderType, Value, text_ext
-from reput_protocol.wire.header_msgpack import encode_msgpack_header
 from reput_protocol.wire.signature import (
     REPUT_SIGNATURE,
     REPUT_SIGNATURE_LENGTH,

@@ -1,5 +1,5 @@
-"""What a slave asks its master before it copies its log, and a member the others before it campaigns. The request is
-Reput's.
+"""Replication: its state (RocketMQ: HARuntimeInfo), a planned change of the master, and what a slave asks its master
+before it copies its log, and a member the others before it campaigns. The last two are Reput's.
 """
 
 from __future__ import annotations
@@ -9,11 +9,85 @@ from typing import Final
 from msgspec import field
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Body
+from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.commands.request import RequestType, Sender
 from reput_protocol.names import BrokerName
 from reput_protocol.rights import Right
+
+
+class ResetMasterFlushOffsetHeader(CommandHeader):
+    """Header of RESET_MASTER_FLUSH_OFFSET."""
+
+    master_flush_offset: I64 | None = None
+
+
+class HAConnectionRuntimeInfo(Members):
+    """A slave, as its master sees it."""
+
+    addr: str = ""
+    slave_ack_offset: I64 = 0
+    diff: I64 = 0
+    """Bytes of the log that it lacks."""
+    in_sync: bool = False
+    transferred_byte_in_second: I64 = 0
+    transfer_from_where: I64 = 0
+    """The log has been sent to it up to here."""
+
+
+class HAClientRuntimeInfo(Members):
+    """A slave, as it sees itself. Times in milliseconds; 0 if there is none."""
+
+    master_addr: str = ""
+    transferred_byte_in_second: I64 = 0
+    max_offset: I64 = 0
+    last_read_timestamp: I64 = 0
+    last_write_timestamp: I64 = 0
+    master_flush_offset: I64 = 0
+    """The end of the master's log, as far as the slave knows it."""
+    activated: bool = False
+    """Whether it receives the log."""
+
+
+class HARuntimeInfo(Body):
+    """Answer body of 907: of a master its slaves, of a slave its client."""
+
+    master: bool = False
+    master_commit_log_max_offset: I64 = 0
+    in_sync_slave_nums: I64 = 0
+    connections: list[HAConnectionRuntimeInfo] = field(default_factory=list, name="haConnectionInfo")
+    client: HAClientRuntimeInfo | None = field(default=None, name="haClientRuntimeInfo")
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+
+class PromoteBrokerHeader(CommandHeader):
+    """Header of PROMOTE_BROKER: make a member of the group the master. The master answers.
+
+    With `force`, also a member that is not in sync; what it does not have is lost. Without a master, the named member
+    answers a forced request itself.
+    """
+
+    broker_id: I64
+    force: bool = False
+
+
+class Promotion(Body):
+    """Answer body of PROMOTE_BROKER.
+
+    Attributes:
+        broker_id: the next master; it serves once it has opened its log as master.
+        end_offset: the end of the log of the broker that answers.
+        kept_offset: up to where the next master has that log; the rest is lost to readers.
+    """
+
+    broker_id: I64
+    end_offset: I64
+    kept_offset: I64
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
 
 
 class QueryReplicaStateHeader(CommandHeader):
@@ -88,7 +162,13 @@ class ReplicaState(Body):
 
 # -- the requests ------------------------------------------------------------------------------------------------------
 
+
 REQUESTS: Final = (
+    RequestType(RequestCode.GET_BROKER_HA_STATUS, cluster=Right.DESCRIBE),
+    RequestType(
+        RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffsetHeader, cluster=Right.ADMIN
+    ),
+    RequestType(RequestCode.PROMOTE_BROKER, PromoteBrokerHeader, cluster=Right.ADMIN),
     RequestType(
         RequestCode.QUERY_REPLICA_STATE, QueryReplicaStateHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
         proves_master=True,

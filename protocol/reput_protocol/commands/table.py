@@ -10,11 +10,8 @@ from reput_protocol.commands import (
     consumers,
     dead_letters,
     delay,
-    election,
     group,
     group_description,
-    ha,
-    history,
     namesrv,
     offset,
     operation,
@@ -36,7 +33,7 @@ from reput_protocol.commands.request import NotServed, RequestType
 
 _FAMILIES: Final = (
     send, pull, query, delay, schedule, stage, transaction, reply, group, offset, pop, consumers, dead_letters,
-    group_description, topic, statistics, history, operation, users, namesrv, ha, election, replica, table_sync,
+    group_description, topic, statistics, operation, users, namesrv, replica, table_sync,
 )  # fmt: skip
 
 REQUESTS: Final[Mapping[int, RequestType]] = {

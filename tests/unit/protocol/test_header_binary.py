@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reput_protocol.errors import HeaderMalformed
+from reput_protocol.wire.frames import decode_binary_header, encode_binary_header
 from reput_protocol.wire.header import Header
-from reput_protocol.wire.header_binary import decode_binary_header, encode_binary_header
 
 SAMPLE = Header(310, 8, 1, "remark", {"a": "PG", "empty": "", "ü": "\U0001f600"}, 9, 317)
 

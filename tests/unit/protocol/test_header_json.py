@@ -9,8 +9,8 @@ import pytest
 
 from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import HeaderMalformed
+from reput_protocol.wire.frames import decode_json_header, encode_json_header
 from reput_protocol.wire.header import Header, Value
-from reput_protocol.wire.header_json import decode_json_header, encode_json_header
 
 
 def test_go_sends_an_empty_remark() -> None:

@@ -10,8 +10,8 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from reput_protocol.errors import HeaderMalformed
+from reput_protocol.wire.frames import decode_msgpack_header, encode_msgpack_header
 from reput_protocol.wire.header import Header
-from reput_protocol.wire.header_msgpack import decode_msgpack_header, encode_msgpack_header
 
 FIXED = [105, 3, 1, 7, 0, None]
 

@@ -18,7 +18,7 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
-from reput_broker.server.strangers import Penalties
+from reput_broker.server.connection_limits import Penalties
 from reput_client import Credentials, Message, Producer
 from reput_client.errors import PermissionDenied
 from reput_protocol.codes import RequestCode, ResponseCode

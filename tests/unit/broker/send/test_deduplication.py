@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from reput_broker.remoting.request import Refusal
-from reput_broker.send.deduplicated_puts import unique_ids_of
-from reput_broker.send.deduplication import Deduplication, StoredAt
+from reput_broker.send.deduplication import Deduplication, StoredAt, unique_ids_of
 from reput_broker.store.base.block import Block
 from reput_broker.store.base.results import PutResult
 from reput_broker.store.index import query as index_query
