@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from filled_store import dispatch, opened, options_for
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import TransferLimits
+from reput_broker.store.base.results import Block, TransferLimits
 from reput_broker.store.message_reader import FilteredGet
 from reput_broker.store.message_store import MessageStore
 from reput_cli.bench_clients import host_facts

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tools.verify import Verification
 from reput_protocol.record.host import Host, born_host_bytes

@@ -11,9 +11,8 @@ from pathlib import Path
 from conformance.apache import SMALL
 from conformance.checks import Queue, View
 from conformance.workload import Sent
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import GetStatus, PutStatus
+from reput_broker.store.base.results import Block, GetStatus, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.host import Host

@@ -50,12 +50,10 @@ from faults.shared_logs import stores_sharing_a_log
 from faults.sparse_files import sparse_files
 from reput_broker.store import message_writer as store_flush
 from reput_broker.store.base import file_io
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.errors import DiskFull, FlushFailed
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import Block, PutResult, PutStatus
 from reput_broker.store.base.running_flags import RunningFlags
-from reput_broker.store.cleaners import StoreCleaners
 from reput_broker.store.index import file as index_file
 from reput_broker.store.index import service as index_service
 from reput_broker.store.index.service import IndexService
@@ -75,6 +73,7 @@ from reput_broker.store.queue import files as sparse_file_queue
 from reput_broker.store.queue import reput as reput_steps
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.retention import StoreCleaners
 from reput_broker.tables import config_file
 from reput_broker.tables.offset_journal import OffsetJournal
 from reput_client.consume import pull

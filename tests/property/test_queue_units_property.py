@@ -11,8 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import rows_by_queue
+from reput_broker.store.base.dispatch import DeletedTopics, rows_by_queue
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.files import QueueFileCache
 from reput_protocol.properties import encode_properties

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import Block
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.topics import TopicConfigManager

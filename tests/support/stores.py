@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import GetStatus, PutResult, TransferLimits
+from reput_broker.store.base.results import Block, GetStatus, PutResult, TransferLimits
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.host import Host, born_host_bytes

@@ -18,8 +18,7 @@ from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.processors.operations import Operations
 from reput_broker.server.gate import Gate
-from reput_broker.tenure.core import Surroundings
-from reput_broker.tenure.roles import TenureSource
+from reput_broker.tenure import Surroundings, TenureSource
 
 
 @dataclass(slots=True)

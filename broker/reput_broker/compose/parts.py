@@ -43,7 +43,7 @@ from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server
 from reput_broker.tables.topic_access import TopicAccess
-from reput_broker.tenure.core import Core, RoleDuties
+from reput_broker.tenure import Core, RoleDuties
 
 _LOOK_S = 1.0
 

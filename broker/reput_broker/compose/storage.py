@@ -27,8 +27,7 @@ from reput_broker.pop.recovery import (
     recover_positions,
     take_back_positions,
 )
-from reput_broker.pull.long_polling import PullRequestHoldService
-from reput_broker.put.arrivals import Arrivals
+from reput_broker.pull.long_polling import Arrivals, PullRequestHoldService
 from reput_broker.staging.staging_table import StagingState
 from reput_broker.store.base.errors import DiskFull, FlushFailed, directory_refusals
 from reput_broker.store.base.file_io import is_no_space, sync_directory

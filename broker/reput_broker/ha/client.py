@@ -29,8 +29,7 @@ from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemoteUnreachable, dial
-from reput_broker.tenure.core import Core
-from reput_broker.tenure.roles import Master
+from reput_broker.tenure import Core, Master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState

@@ -11,7 +11,7 @@ from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.request import Processor, Request, Response, serves
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.replica import (
     HARuntimeInfo,

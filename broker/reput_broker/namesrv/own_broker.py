@@ -9,7 +9,7 @@ from contextlib import suppress
 from reput_broker.config.model import BrokerConfig
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure.roles import Master, Tenure
+from reput_broker.tenure import Master, Tenure
 from reput_protocol.codes import Perm
 from reput_protocol.commands.topic import QueueData, TopicConfig
 from reput_protocol.errors import InvalidName

@@ -26,7 +26,7 @@ from reput_broker.pop.revive_service import PopReviveService
 from reput_broker.pop.state import InFlightMessages, PopState
 from reput_broker.remoting.client import RemotingClient
 from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
 

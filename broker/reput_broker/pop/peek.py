@@ -16,7 +16,7 @@ from reput_broker.pop.state import PopState
 from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.store.base.results import GetStatus
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
     POP_MESSAGES_MAX,

@@ -32,7 +32,7 @@ from reput_broker.send.retry_records import fitted_properties
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import GetMessageResult, GetStatus, PutStatus
 from reput_broker.store.message_reader import FilteredGet
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (

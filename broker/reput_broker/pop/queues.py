@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from reput_broker.pop.positions import PoppedQueue, PopPositions
 from reput_broker.store.base.results import GetStatus
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.commands.pop import (
     NotificationHeader,
     PeekMessageHeader,

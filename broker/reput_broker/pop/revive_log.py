@@ -16,7 +16,7 @@ from reput_broker.pop.checkpoints import (
 )
 from reput_broker.pop.positions import Written
 from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.names import revive_topic
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.record import Record

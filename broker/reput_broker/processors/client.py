@@ -29,7 +29,7 @@ from reput_broker.remoting.request import (
     serves,
     write_in_turns,
 )
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
 from reput_protocol.commands.group import (

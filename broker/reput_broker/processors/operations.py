@@ -32,7 +32,7 @@ from reput_broker.remoting.request import (
     serves,
     write_in_turns,
 )
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.operation import (
     BrokerDescription,

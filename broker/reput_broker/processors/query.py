@@ -18,7 +18,7 @@ from reput_broker.store.base.errors import DiskFull, FileMissing
 from reput_broker.store.base.results import GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_reader import HeldExtents
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import ExpressionType, Perm, RequestCode, ResponseCode
 from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.group import SubscriptionData

@@ -24,7 +24,7 @@ from reput_broker.remoting.request import Processor, Refusal, Request, Response,
 from reput_broker.retention.clean_service import CleanFilesService
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
-from reput_broker.tenure.core import Core, RoleDuties
+from reput_broker.tenure import Core, RoleDuties
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.commands import statistics as bodies

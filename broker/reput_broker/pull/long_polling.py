@@ -2,6 +2,7 @@
 
 The store calls `arriving` for each queue that a step of dispatch has filled, and after the step its progress calls
 `answer_ready`. Pops and notifications are held here too: `pop.polling` decides which of them a message wakes.
+`Arrivals` notifies services of the broker in another way: of their own topics, or of all that is dispatched.
 
 A held pull is released when a matching message arrives, when its time is up, when an administrator changes something
 that concerns it, when the broker stops, or when its connection ends. It then runs once more and is answered with the
@@ -361,3 +362,33 @@ class Arrived:
             properties is None or sql_filter.matches(properties)
             for properties in self._batch.properties(rows)
         )
+
+
+class Arrivals:
+    """A dispatcher that wakes services for new messages of their topics, and passes batches on to others."""
+
+    def __init__(self) -> None:
+        self._wake: dict[str, Callable[[], None]] = {}
+        self._followers: list[Callable[[DispatchBatch], None]] = []
+
+    def follow(self, call: Callable[[DispatchBatch], None]) -> None:
+        """Call `call` with every batch."""
+        self._followers.append(call)
+
+    def watch(self, topic: str, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever messages have been stored in a topic."""
+        self._wake[topic] = wake
+
+    def end(self) -> None:
+        """Call no follower any more: the end of the store may dispatch a last batch."""
+        self._followers.clear()
+        self._wake.clear()
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Call the followers, and the watchers of the topics in the batch."""
+        for call in self._followers:
+            call(batch)
+        for rows in batch.queues:
+            wake = self._wake.get(rows.topic)
+            if wake is not None:
+                wake()

@@ -17,9 +17,8 @@ from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.progress import LogProgress, PendingRequest, do_nothing, not_reached
 from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting.request import Put, Refusal, Response, Result
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import Block, PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, RecordMalformed

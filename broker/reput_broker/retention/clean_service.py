@@ -17,9 +17,8 @@ import trio
 from reput_broker.config.sections import StoreConfig
 from reput_broker.config.value_types import hours_of_day
 from reput_broker.store.base.errors import FlushFailed
-from reput_broker.store.cleaners import DeletedFile
-from reput_broker.store.retention import DiskLevel, RetentionRules
-from reput_broker.tenure.core import Core, RoleDuties
+from reput_broker.store.retention import DeletedFile, DiskLevel, RetentionRules
+from reput_broker.tenure import Core, RoleDuties
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

@@ -30,7 +30,7 @@ from reput_broker.send.deduplication import Work
 from reput_broker.send.retry_records import Returned, can_be_returned, returned_message
 from reput_broker.send.send_records import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.consumers import SendBackHeader

@@ -25,7 +25,7 @@ from reput_broker.retry.claimed_origins import Claim
 from reput_broker.send.retry_records import fitted_properties
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode

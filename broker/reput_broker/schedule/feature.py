@@ -19,7 +19,7 @@ from reput_broker.schedule.service import ScheduleService
 from reput_broker.schedule.times import InvalidTimes, times_of
 from reput_broker.store.base.results import PutResult
 from reput_broker.tables.schedules import Schedule
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.schedule import (
     ChangeScheduleHeader,

@@ -7,7 +7,7 @@ from itertools import count
 from secrets import token_hex
 from typing import Final
 
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.commands.schedule import ScheduleDefinition
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.properties import (

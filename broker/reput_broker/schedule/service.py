@@ -25,7 +25,7 @@ from reput_broker.schedule.times import Times, between, times_of
 from reput_broker.store.base.errors import StoreError
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.schedules import Schedule
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.commands.schedule import MissedTimes, ScheduleDescription, ScheduleState
 from reput_protocol.errors import ReputError
 from reput_protocol.record.head import is_brokers_own

@@ -31,12 +31,11 @@ from reput_broker.send.retry_records import (
     fitted_properties,
     reason_when_resent,
 )
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutResult
+from reput_broker.store.base.results import Block, PutResult
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import TOPIC_BYTES_MAX
 from reput_broker.tables.topic_access import TopicAccess
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_broker.transactions.half_messages import half_record
 from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol import properties as names

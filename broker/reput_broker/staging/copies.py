@@ -21,7 +21,7 @@ from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import StagingFile
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.file_io import make_directories
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.names import STAGED_TOPIC
 from reput_protocol.record.record import Record
 

@@ -21,10 +21,8 @@ from reput_broker.put.progress import Position
 from reput_broker.staging.intent import Intent, Queue, QueuePlace
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.store.base.stats import StoreStats
-from reput_broker.tenure.core import Core
+from reput_broker.store.base.results import Block, PutResult, PutStatus, StoreStats
+from reput_broker.tenure import Core
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.put_block import BlockCheck
 from reput_protocol.record.view import record_views

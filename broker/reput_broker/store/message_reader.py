@@ -25,10 +25,10 @@ from reput_broker.store.base.results import (
     Extent,
     GetMessageResult,
     GetStatus,
+    StoreStats,
     TransferLimits,
 )
 from reput_broker.store.base.running_flags import RunningFlags
-from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.queue.consume_queue import ConsumeQueue

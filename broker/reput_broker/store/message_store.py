@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import CommitLogDispatcher, MessageArrivingListener
+from reput_broker.store.base.dispatch import CommitLogDispatcher, DeletedTopics, MessageArrivingListener
 from reput_broker.store.base.errors import (
     DirectoryLost,
     DiskFull,
@@ -33,10 +32,8 @@ from reput_broker.store.base.errors import (
     directory_refusals,
 )
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import RecoveryReport
+from reput_broker.store.base.results import RecoveryReport, StoreStats
 from reput_broker.store.base.running_flags import RunningFlags
-from reput_broker.store.base.stats import StoreStats
-from reput_broker.store.cleaners import StoreCleaners
 from reput_broker.store.index.query import KeyLookup
 from reput_broker.store.index.service import IndexService, StoreIndex
 from reput_broker.store.log.commit_log import CommitLog
@@ -48,6 +45,7 @@ from reput_broker.store.opening.lock import AbortMarker, DirectoryLock, checked_
 from reput_broker.store.opening.start import open_parts, truncate_tail
 from reput_broker.store.queue.reput import ConsumeQueueBuilder, LogDispatch, LogFollower, ReplicaQueueBuilder
 from reput_broker.store.queue.table import ConsumeQueueTable, QueueOffsets, queues_digest
+from reput_broker.store.retention import StoreCleaners
 from reput_protocol.record.layout import BLANK_BYTES, encode_blank
 
 T = TypeVar("T")

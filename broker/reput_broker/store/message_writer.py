@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.checkpoint import StoreCheckpoint
 from reput_broker.store.base.errors import (
     DiskFull,
@@ -22,9 +21,8 @@ from reput_broker.store.base.errors import (
 )
 from reput_broker.store.base.file_io import is_out_of_descriptors
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import Block, PutResult, PutStatus, StoreStats
 from reput_broker.store.base.running_flags import RunningFlags
-from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.queue.reput import LogDispatch

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from reput_broker.store.base.checkpoint import StoreCheckpoint
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import DispatchBatch, rows_by_queue
+from reput_broker.store.base.dispatch import DeletedTopics, DispatchBatch, rows_by_queue
 from reput_broker.store.base.errors import FlushFailed, ForeignFile
 from reput_broker.store.base.file_io import sync_directory
 from reput_broker.store.base.options import DELAY_LEVELS_MS, StoreOptions, ignore_event

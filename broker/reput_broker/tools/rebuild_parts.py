@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import DispatchBatch, QueueRows, rows_by_queue
+from reput_broker.store.base.dispatch import DeletedTopics, DispatchBatch, QueueRows, rows_by_queue
 from reput_broker.store.base.errors import StoreError
 from reput_broker.store.base.file_io import sync_directory
 from reput_broker.tools.queue_ends import units_of

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT, SLOT_BYTES
 from reput_broker.tools.index_raw import (
     INDEX_BYTES_MIN,

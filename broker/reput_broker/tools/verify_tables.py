@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.errors import ForeignFile
 from reput_broker.tables.offset_journal import JournalUnreadable, read_journal
 from reput_broker.tools.report import Report

@@ -21,7 +21,7 @@ import trio
 
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.store.base.results import PutStatus
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,
     HalfMessage,

@@ -12,7 +12,7 @@ from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.put.fence import boot_time
 from reput_broker.store.base.errors import directory_refusals
-from reput_broker.tenure.roles import Role
+from reput_broker.tenure import Role
 
 NOT_OPEN = "this broker is starting: its log is not open yet"
 """A broker that recovers its log for minutes must not be the master meanwhile."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.running_flags import RunningFlags
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import DispatchBatch
+from reput_broker.store.base.dispatch import DeletedTopics, DispatchBatch
 from reput_broker.store.base.errors import (
     DiskFull,
     FileNotMade,
@@ -29,8 +28,8 @@ from reput_broker.store.base.errors import (
 )
 from reput_broker.store.base.file_io import is_out_of_descriptors, make_directories, sync_directory
 from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import StoreStats
 from reput_broker.store.base.running_flags import RunningFlags
-from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.index.file import IndexFile, IndexHeader, index_file_size
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.open_mappings import OpenMappings

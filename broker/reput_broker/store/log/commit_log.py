@@ -32,11 +32,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, FileMissing, FileNotMade, StorePoolExhausted
 from reput_broker.store.base.file_io import PAGE_BYTES, is_able_to_flush, sync_data
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import Block, PutResult, PutStatus
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue, MultiPathMappedFileQueue
 from reput_broker.store.log.pool import (

@@ -31,8 +31,7 @@ from reput_broker.store.base.errors import (
     StoreClosed,
     StoreError,
 )
-from reput_broker.store.base.file_io import is_no_space, make_directories, sync_directory
-from reput_broker.store.base.file_names import list_files_of
+from reput_broker.store.base.file_io import is_no_space, list_files_of, make_directories, sync_directory
 from reput_broker.store.base.options import EventHandler, ignore_event
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.open_mappings import OpenMappings

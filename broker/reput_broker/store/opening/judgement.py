@@ -30,7 +30,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.errors import REPAIR_REMEDY, StoreDamaged
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.index.service import IndexService

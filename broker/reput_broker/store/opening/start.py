@@ -33,8 +33,7 @@ from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.base.errors import DiskFull, StoreNotWritable
 from reput_broker.store.base.file_io import make_directories, sync_directory, write_all
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import RecoveryReport
-from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.base.results import RecoveryReport, StoreStats
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.walk import last_record_ending_by

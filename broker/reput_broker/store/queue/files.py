@@ -20,12 +20,12 @@ from reput_broker.store.base.errors import DiskFull, FileMissing, FlushFailed
 from reput_broker.store.base.file_io import (
     is_able_to_flush,
     is_no_space,
+    list_stream_files,
     sync_data,
     sync_directory,
     write_all,
     zero_range,
 )
-from reput_broker.store.base.file_names import list_stream_files
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.units import address_units, valid_units
 from reput_protocol.store.files import file_name

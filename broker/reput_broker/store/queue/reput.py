@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
 from reput_broker.store.base.dispatch import (
     CommitLogDispatcher,
+    DeletedTopics,
     DispatchBatch,
     MessageArrivingListener,
     QueueRows,
@@ -31,8 +31,8 @@ from reput_broker.store.base.errors import (
 )
 from reput_broker.store.base.file_io import is_out_of_descriptors
 from reput_broker.store.base.options import EventHandler, FilterBitMaps
+from reput_broker.store.base.results import StoreStats
 from reput_broker.store.base.running_flags import RunningFlags
-from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable

@@ -17,7 +17,7 @@ from reput_broker.staging.publisher import (
     Piece,
     Pieces,
 )
-from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.base.results import StoreStats
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import check_put_block, encode_put_block
 from reput_protocol.record.view import record_views

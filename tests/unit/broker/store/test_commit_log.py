@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, FileMissing
-from reput_broker.store.base.results import Extent, PutStatus
+from reput_broker.store.base.results import Block, Extent, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.record.host import Host

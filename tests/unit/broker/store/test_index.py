@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, ForeignFile
 from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import Block
 from reput_broker.store.index import file as index_file
 from reput_broker.store.index.file import IndexFile, IndexHeader
 from reput_broker.store.message_store import MessageStore

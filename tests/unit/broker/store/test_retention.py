@@ -12,20 +12,17 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store import cleaners as clean_consume_queue
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import DispatchBatch
+from reput_broker.store import retention as clean_consume_queue
+from reput_broker.store.base.dispatch import DeletedTopics, DispatchBatch
 from reput_broker.store.base.errors import FileMissing, FlushFailed
-from reput_broker.store.base.results import Extent, GetStatus, PutStatus
-from reput_broker.store.base.stats import StoreStats
-from reput_broker.store.cleaners import DerivedFiles
+from reput_broker.store.base.results import Block, Extent, GetStatus, PutStatus, StoreStats
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import start as opening
 from reput_broker.store.queue.reput import LogFollower
 from reput_broker.store.retention import (
     MANUAL_ROUNDS,
     UNREADABLE,
+    DerivedFiles,
     DiskLevel,
     DiskWatch,
     RetentionRules,
