@@ -58,7 +58,7 @@ def shorter_log_promoted() -> None:
 
 def no_fence() -> None:
     """a master accepts and acknowledges after its lease, until the engine tells it that there is another"""
-    from reput_broker.put.fence import Fence
+    from reput_broker.put.put_lock import Fence
 
     Fence.expiry = lambda self: self._ended  # type: ignore[method-assign]
     Fence.left_s = property(lambda _: 1.0)  # type: ignore[assignment]

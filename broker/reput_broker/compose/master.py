@@ -28,7 +28,7 @@ from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature
 from reput_broker.processors.send import PutProcessor, SendProcessor
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Handler
 from reput_broker.reply.processor import ReplyProcessor
 from reput_broker.retry.feature import RetryFeature

@@ -35,7 +35,7 @@ from reput_broker.processors.settings import ColdQuotaProcessor, GroupSettingsPr
 from reput_broker.processors.spans import Spans
 from reput_broker.pull.filter_check import FilterCheck
 from reput_broker.pull.long_polling import HELD_BYTES
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.put.put_path import PutPath
 from reput_broker.remoting.request import Client, Handler
 from reput_broker.retention.clean_service import CleanFilesService

@@ -47,7 +47,7 @@ from reput_broker.observe.history.file import What
 from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.processors.runtime_info import HistoryProcessor
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.results import RecoveryReport
 from reput_broker.tenure import Master, Role, Tenure

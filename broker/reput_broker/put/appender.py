@@ -13,9 +13,8 @@ from operator import attrgetter
 from typing import Self
 
 from reput_broker.observe.counters import Counters
-from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.progress import LogProgress, PendingRequest, do_nothing, not_reached
-from reput_broker.put.put_lock import PutLock
+from reput_broker.put.put_lock import Fence, Fenced, PutLock
 from reput_broker.remoting.request import Put, Refusal, Response, Result
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import Block, PutResult, PutStatus

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters, Histogram
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Client, Confirmed, PutAck, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel

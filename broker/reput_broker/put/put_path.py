@@ -34,9 +34,8 @@ from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.put.appender import Appender
-from reput_broker.put.fence import Fence
 from reput_broker.put.progress import LogProgress, Position, do_nothing
-from reput_broker.put.put_lock import OwnPuts, PutLock
+from reput_broker.put.put_lock import Fence, OwnPuts, PutLock
 from reput_broker.remoting.request import Confirmed, PutAck, Refusal
 from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.message_store import MessageStore

@@ -36,8 +36,8 @@ from reput_broker.server.connection_limits import (
 )
 from reput_broker.server.handling import PUTS, RequestHandling
 from reput_broker.server.memory import FramePermit, FrameProgress, HeldBytes, Holder
-from reput_broker.server.outbox import ClientCalls, Outbox
-from reput_broker.server.transport import Transport
+from reput_broker.server.transport import ClientCalls, Outbox, Transport
+from reput_broker.store.base.results import PutResult
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.commands.request import Sender
 from reput_protocol.commands.table import REQUESTS
@@ -207,17 +207,16 @@ class Connection(Client, Holder):
             header_type = request.header_type
             header = response.header(request.header.opaque, header_type)
             try:
-                if len(body) < _BODY_SENT_APART:
-                    frame = encode_frame(header, header_type, body)
-                else:
-                    frame = encode_frame_head(header, header_type, len(body))
+                frame = encode_frame_head(header, header_type, len(body))
             except (ProtocolError, ValueError) as error:
                 response, body = self._not_sent(request, error), b""
                 frame = encode_frame(response.header(request.header.opaque, header_type), header_type)
         request.traffic.done(response.code, time.monotonic() - request.received_at)
         if frame:
-            self.outbox.write(frame)
-            if len(body) >= _BODY_SENT_APART:
+            if len(body) < _BODY_SENT_APART:
+                self.outbox.write(frame + body if body else frame)
+            else:
+                self.outbox.write(frame)
                 self.outbox.write(body)
 
     def _not_sent(self, request: Request, error: Exception) -> Response:
@@ -586,9 +585,12 @@ class Connection(Client, Holder):
             self._note_waiting([put.request for put in puts])
             await waiting
         for put in puts:
-            answer = self._handling.answer_of(put)
-            if answer is not None:
-                self.answer(put.request, answer)
+            outcome = put.outcome
+            if isinstance(outcome, Exception):
+                outcome = self._handling.refused(put.request, outcome)
+            assert not isinstance(outcome, PutResult), "`append` has replaced it"
+            if outcome is not None:
+                self.answer(put.request, outcome)
             if not put.request.is_answered:
                 self._note_answered_later(put.request)
         puts.clear()

@@ -28,8 +28,7 @@ import trio
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.server.outbox import LEAST_BYTES_A_S
-from reput_broker.server.transport import Transport
+from reput_broker.server.transport import LEAST_BYTES_A_S, Transport
 
 SHARE_MIN: Final = 1 << 16
 """Bytes that a connection may hold regardless of the others."""

@@ -34,7 +34,7 @@ from reput_broker.ha.election.mastership import (
 )
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.others import OtherMembers
-from reput_broker.put.fence import Fence, boot_time
+from reput_broker.put.put_lock import Fence, boot_time
 from reput_broker.tenure import Master, Role, Tenure, TenureSource
 from reput_protocol.commands.replica import ReplicaState
 from reput_protocol.commands.topic import MASTER_ID

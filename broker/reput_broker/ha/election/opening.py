@@ -10,7 +10,7 @@ from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Engine, Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.put.fence import boot_time
+from reput_broker.put.put_lock import boot_time
 from reput_broker.store.base.errors import directory_refusals
 from reput_broker.tenure import Role
 

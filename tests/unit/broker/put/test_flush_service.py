@@ -12,8 +12,8 @@ import trio.testing
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.fence import Fence
 from reput_broker.put.progress import PendingRequest
+from reput_broker.put.put_lock import Fence
 from reput_broker.put.put_path import FlushCommitLogService
 from reput_broker.remoting.request import Refusal, Response
 from reput_broker.store.base.errors import StoreReadOnly

@@ -15,7 +15,7 @@ from reput_broker.config.sections import HAConfig
 from reput_broker.ha.election.copies import TableCopies
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.observe.counters import Counters
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Request, Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
