@@ -23,8 +23,8 @@ from reput_cli.bench_clients import host_facts
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.host import born_host_bytes
 from reput_protocol.record.message import Message, encode_properties_text
+from reput_protocol.record.message_id import born_host_bytes
 from reput_protocol.record.put_block import encode_put_block
 
 RECORDS = 1000

@@ -10,8 +10,8 @@ from typing import Final, Generic, TypeVar
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionGroupHeader
-from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.topic import GetTopicConfigHeader, TopicConfig
 from reput_protocol.errors import BrokerError, GroupNotFound, PermissionDenied, ReputError, TopicNotFound
 from reput_protocol.wire.header import HeaderType

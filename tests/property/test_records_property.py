@@ -15,12 +15,11 @@ from reput_protocol.properties import (
     find_property,
 )
 from reput_protocol.record.columns import RecordColumns
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import record_version_for
 from reput_protocol.record.message import Message, encode_properties_text
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.put_block import check_put_block, encode_put_block
-from reput_protocol.record.record import Record, decode_record, encode_record
-from reput_protocol.record.redirect import redirect_record
+from reput_protocol.record.record import Record, decode_record, encode_record, redirect_record
 from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.record.view import RecordView, record_views
 

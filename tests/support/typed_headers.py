@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 
 import reput_protocol.commands
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.table import REQUESTS
 
 

@@ -11,8 +11,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import fields
 
 from reput_protocol.codes import TransactionState
-from reput_protocol.commands.body import encode_json
-from reput_protocol.commands.request import RequestType
+from reput_protocol.commands.base import RequestType, encode_json
 from reput_protocol.names import Names
 from reput_protocol.wire.header import Value
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands.request import RequestType, Sender, named_fields
+from reput_protocol.commands.base import RequestType, Sender, named_fields
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.names import Names, retry_topic
 from reput_protocol.properties import encode_properties

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from reput_broker.access.model import Need
 from reput_broker.remoting.request import Request
-from reput_protocol.commands.request import NamedField, RequestType, named_fields
+from reput_protocol.commands.base import NamedField, RequestType, named_fields
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import HeaderFieldError
 from reput_protocol.names import Names, popped_topic

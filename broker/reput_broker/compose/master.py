@@ -9,8 +9,14 @@ import trio
 from typing_extensions import override
 
 from reput_broker.access.control import AccessControl
-from reput_broker.compose.base import BrokerBase
-from reput_broker.compose.parts import CommonParts, HasHandlers, RoleParts, build_core, handlers_of
+from reput_broker.compose.parts import (
+    BrokerBase,
+    CommonParts,
+    HasHandlers,
+    RoleParts,
+    build_core,
+    handlers_of,
+)
 from reput_broker.compose.storage import Storage
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.awaited_members import GroupMembersFile
@@ -35,7 +41,7 @@ from reput_broker.retry.feature import RetryFeature
 from reput_broker.schedule.feature import ScheduleFeature
 from reput_broker.send.deduplication import DeduplicatedPuts
 from reput_broker.send.send_records import SendRedirects
-from reput_broker.server.acceptor import Acceptor
+from reput_broker.server.gate import Acceptor
 from reput_broker.server.listener import address_of, listen
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.transactions.feature import TransactionFeature

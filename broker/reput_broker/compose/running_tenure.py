@@ -17,9 +17,8 @@ import trio
 from typing_extensions import override
 
 from reput_broker.access.control import AccessControl
-from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.master import MasterParts
-from reput_broker.compose.parts import CommonParts, RoleParts, build_core, handlers_of
+from reput_broker.compose.parts import BrokerBase, CommonParts, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import (
     FreeSpace,
     Storage,

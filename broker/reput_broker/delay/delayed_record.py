@@ -19,8 +19,7 @@ from reput_protocol.names import DELAY_CANCEL_TOPIC, REVIVE_PREFIX, SCHEDULE_TOP
 from reput_protocol.properties import decode_properties, encode_properties, find_property
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.record.hashing import tags_code
-from reput_protocol.record.record import Record
-from reput_protocol.record.redirect import redirect_record
+from reput_protocol.record.record import Record, redirect_record
 from reput_protocol.record.view import RecordView
 
 _AT_ZERO: Final = -1

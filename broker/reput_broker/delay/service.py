@@ -17,7 +17,7 @@ from reput_broker.delay.deliverer import Deliverer, Stuck
 from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_feed import LOADED_MAX, TimerFeed
-from reput_broker.pull.long_polling import Arrivals
+from reput_broker.pull import Arrivals
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC

@@ -15,7 +15,7 @@ from reput_broker.store.log.walk import can_be_topic
 from reput_protocol.kernel.records import BLANK, INVALID, RECORD, checksum_faults, scan_records
 from reput_protocol.kernel.tables import runs
 from reput_protocol.record.layout import BLANK_BYTES
-from reput_protocol.record.row import STORE_TIMESTAMP_MS, WIDTH
+from reput_protocol.record.scan import STORE_TIMESTAMP_MS, WIDTH
 
 _OVERHEAD_BYTES: Final = 64 * 1024
 """More than a record has in addition to its body."""

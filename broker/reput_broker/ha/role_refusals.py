@@ -23,7 +23,7 @@ from reput_broker.put.appender import not_master
 from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_protocol.codes import ResponseCode
-from reput_protocol.commands.request import Content, Kind
+from reput_protocol.commands.base import Content, Kind
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode
 

@@ -25,7 +25,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.table_sync import (
     ANNOUNCED_TABLES,
     ConsumerOffsetTable,

@@ -15,7 +15,7 @@ from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
 from reput_broker.tables.topic_access import no_topic
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.commands.namesrv import (
     ORDER_TOPIC_NAMESPACE,
     BrokerHeartbeatHeader,

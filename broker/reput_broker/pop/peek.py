@@ -13,7 +13,7 @@ from reput_broker.pop.polling import PollingKey
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.state import PopState
-from reput_broker.pull.cold_reads import ColdReads
+from reput_broker.pull import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.store.base.results import GetStatus
 from reput_broker.tenure import Core

@@ -25,7 +25,7 @@ from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
-from reput_broker.pull.cold_reads import ColdReads
+from reput_broker.pull import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages
 from reput_broker.send.retry_records import fitted_properties
@@ -49,7 +49,7 @@ from reput_protocol.commands.pop import (
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.names import RETRY_PREFIX
-from reput_protocol.record.redirect import redirect_record
+from reput_protocol.record.record import redirect_record
 from reput_protocol.record.view import RecordView, record_views
 
 log = structlog.get_logger(__name__)

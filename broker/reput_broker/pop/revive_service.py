@@ -41,8 +41,7 @@ from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
 from reput_protocol.names import RETRY_PREFIX, REVIVE_GROUP, TIMER_TOPIC, pop_retry_topic, popped_topic
 from reput_protocol.properties import CRC_PROPERTY_BYTES
-from reput_protocol.record.delays import priority_of
-from reput_protocol.record.expiry import fix_expiry
+from reput_protocol.record.delays import fix_expiry, priority_of
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.record.view import RecordView

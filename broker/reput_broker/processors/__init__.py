@@ -2,5 +2,5 @@
 
 Messages: `send` stores them, `pull` reads queues, `query` finds single ones and reads in bulk; `spans` traces them.
 Queues and groups: `offset`, `client` (heartbeats, members, the locks of queues), `settings` of groups and topics. The
-broker itself: `runtime_info` and `properties` (RocketMQ's requests), `operations` (ours).
+broker itself: `runtime_info` (RocketMQ's requests) and `operations` (ours, and the configuration).
 """

@@ -31,6 +31,7 @@ from reput_broker.remoting.request import (
 )
 from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
 from reput_protocol.commands.group import (
     ConsumerData,
@@ -61,7 +62,6 @@ from reput_protocol.commands.group_description import (
     ProducerInfo,
     ProducerTable,
 )
-from reput_protocol.commands.header import CommandHeader
 from reput_protocol.errors import ErrorCode, InvalidMessage, InvalidName
 from reput_protocol.names import check_label, is_system_group
 from reput_protocol.record.message import MessageQueue

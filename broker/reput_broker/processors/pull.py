@@ -10,7 +10,7 @@ import structlog
 
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.processors.spans import Spans
-from reput_broker.pull.cold_reads import ColdReads
+from reput_broker.pull import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages, Sifted
 from reput_broker.store.base.errors import FileMissing

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import trio
 
-from reput_broker.pull.cold_reads import ColdReads
+from reput_broker.pull import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.store.base.errors import DiskFull, FileMissing
 from reput_broker.store.base.results import GetMessageResult, GetStatus, TransferLimits
@@ -20,7 +20,7 @@ from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_reader import HeldExtents
 from reput_broker.tenure import Core
 from reput_protocol.codes import ExpressionType, Perm, RequestCode, ResponseCode
-from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.pull import (
     FETCH_BYTES_MAX,

@@ -28,7 +28,7 @@ from reput_broker.tenure import Core, RoleDuties
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.commands import statistics as bodies
-from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.statistics import ViewBrokerStatsHeader
 from reput_protocol.commands.topic import KVTable
 from reput_protocol.errors import ErrorCode

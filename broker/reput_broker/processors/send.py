@@ -60,10 +60,8 @@ from reput_protocol.properties import (
     UNIQ_KEY,
     find_property,
 )
-from reput_protocol.record.delays import priority_of
-from reput_protocol.record.expiry import expires
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import offset_message_id_of
+from reput_protocol.record.delays import expires, priority_of
+from reput_protocol.record.message_id import Host, offset_message_id_of
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits
 
 _WITHOUT_PRIORITY: Final = (DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, SHARDING_KEY)

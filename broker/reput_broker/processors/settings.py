@@ -25,7 +25,7 @@ from reput_broker.tables.attributes import (
 from reput_broker.tables.topics import why_not_kept
 from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.group import (
     EXPIRED_ATTRIBUTE,
     DeleteSubscriptionGroupHeader,

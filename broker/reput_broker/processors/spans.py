@@ -21,8 +21,8 @@ from reput_broker.remoting.request import Handled, Handler, Put, Request, Respon
 from reput_broker.store.base.results import Block, PutResult
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.base import Content, named_fields
 from reput_protocol.commands.pull import PullMessageHeader
-from reput_protocol.commands.request import Content, named_fields
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import scan_records

@@ -46,8 +46,7 @@ from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.names import reply_topic
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.property_rules import Form, admit
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import offset_message_id
+from reput_protocol.record.message_id import Host, offset_message_id
 from reput_protocol.record.record import Record, encode_record
 
 log = structlog.get_logger(__name__)

@@ -29,7 +29,7 @@ import structlog
 from reput_protocol import properties as names
 from reput_protocol.names import dlq_topic, only_broker_writes, popped_topic, retry_topic
 from reput_protocol.properties import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, encode_properties
-from reput_protocol.record.expiry import fix_expiry
+from reput_protocol.record.delays import fix_expiry
 from reput_protocol.record.record import Record
 
 log = structlog.get_logger(__name__)

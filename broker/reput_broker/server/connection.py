@@ -39,7 +39,7 @@ from reput_broker.server.memory import FramePermit, FrameProgress, HeldBytes, Ho
 from reput_broker.server.transport import ClientCalls, Outbox, Transport
 from reput_broker.store.base.results import PutResult
 from reput_protocol.codes import ROCKETMQ_VERSION
-from reput_protocol.commands.request import Sender
+from reput_protocol.commands.base import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import (
     ErrorCode,

@@ -21,7 +21,7 @@ from reput_broker.store.base.file_io import is_no_space
 from reput_broker.store.base.results import PutResult
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.request import Content
+from reput_protocol.commands.base import Content
 from reput_protocol.commands.table import REQUESTS, why_not_served
 from reput_protocol.errors import (
     BodyMalformed,

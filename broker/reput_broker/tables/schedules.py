@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from reput_broker.remoting.request import Refusal
 from reput_broker.tables.config_file import ConfigTable
-from reput_protocol.commands.body import read_members
+from reput_protocol.commands.base import read_members
 from reput_protocol.commands.schedule import ScheduleDefinition
 from reput_protocol.errors import BodyMalformed, ErrorCode
 

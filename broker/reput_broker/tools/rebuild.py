@@ -30,7 +30,7 @@ from reput_broker.tools.queue_ends import queues_digest
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.verify import Verification
 from reput_protocol.printable import counted
-from reput_protocol.record.dispatch_rows import scan_dispatch
+from reput_protocol.record.scan import scan_dispatch
 from reput_protocol.store.files import replaced
 from reput_protocol.store.layout import QueueDirectory, StoreLayout
 from reput_protocol.store.log_reader import LogBatch, LogEnd, read_log

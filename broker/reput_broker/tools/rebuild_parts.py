@@ -18,7 +18,7 @@ from reput_broker.store.base.errors import StoreError
 from reput_broker.store.base.file_io import sync_directory
 from reput_broker.tools.queue_ends import units_of
 from reput_broker.tools.rebuild import QueuesRebuild
-from reput_protocol.record.dispatch_rows import scan_dispatch
+from reput_protocol.record.scan import scan_dispatch
 from reput_protocol.store.layout import Geometry, StoreLayout
 from reput_protocol.store.log_reader import LogBatch, read_log
 from reput_protocol.store.unit import PRE_BLANK, UNIT_BYTES

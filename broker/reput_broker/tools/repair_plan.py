@@ -22,7 +22,6 @@ from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_checkpoint import checkpoint_min_time
 from reput_protocol.printable import counted
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
-from reput_protocol.record.dispatch_rows import topic_text
 from reput_protocol.record.head import (
     body_size_at,
     head_bytes,
@@ -40,8 +39,7 @@ from reput_protocol.record.layout import (
     RECORD_BYTES_MIN,
     crc31,
 )
-from reput_protocol.record.row import POSITION
-from reput_protocol.record.scan import ScanStatus, locate, scan_record
+from reput_protocol.record.scan import POSITION, ScanStatus, locate, scan_record, topic_text
 from reput_protocol.store.files import standing_for
 from reput_protocol.store.layout import Stream
 from reput_protocol.store.log_reader import Damage, LogBatch, read_log

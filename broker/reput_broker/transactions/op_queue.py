@@ -24,7 +24,7 @@ from reput_broker.store.base.results import PutStatus
 from reput_protocol import properties as names
 from reput_protocol.names import TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from reput_client.arrow.store_files import open_store
 from reput_client.arrow.urls import without_secret
 from reput_client.errors import DamagedStore, NotAStore
 from reput_protocol.codes import Perm
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, QUEUES_MAX
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import reply_topic

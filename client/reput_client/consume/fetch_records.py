@@ -12,7 +12,7 @@ from reput_protocol.commands.pull import FetchRecordsHeader, FetchRecordsResult
 from reput_protocol.errors import error_from_response
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import checksum_faults, queue_records, record_starts
-from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
+from reput_protocol.record.scan import QUEUE_OFFSET, WIDTH
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
 

@@ -24,7 +24,7 @@ from reput_protocol.kernel.records import queue_records, scan_records
 from reput_protocol.kernel.tables import distinct
 from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.record.row import QUEUE_OFFSET, TAG, WIDTH
+from reput_protocol.record.scan import QUEUE_OFFSET, TAG, WIDTH
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
 

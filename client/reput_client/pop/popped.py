@@ -15,7 +15,7 @@ from reput_client.received import PulledRecords, V
 from reput_protocol.commands.pop import PopHandle, PopMessageResult, retry_mark
 from reput_protocol.properties import POP_CK, decode_properties
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.record.row import PROPERTIES, QUEUE_ID, QUEUE_OFFSET, WIDTH
+from reput_protocol.record.scan import PROPERTIES, QUEUE_ID, QUEUE_OFFSET, WIDTH
 from reput_protocol.wire.channel import Call
 
 M = TypeVar("M", bound="Popped")

@@ -1,7 +1,7 @@
 """Typed headers and JSON bodies of requests and answers, by family; see docs/protocol.md.
 
-Each family ends with the rows of its requests, which `table` joins; `request` has the type of a row, and finds the
-topics and groups that a request names. `header` and `body` are the base classes.
+Each family ends with the rows of its requests, which `table` joins; `base` has the type of a row and the base classes
+of headers and bodies, and finds the topics and groups that a request names.
 
 Producers: `send`, `transaction`, `reply`, `delay`; `stage` for Spark's sink. Consumers: `pull`, `pop`, `offset`;
 `group` has what members send and the settings of a group, `consumers` the progress of groups and the state of one

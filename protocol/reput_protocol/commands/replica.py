@@ -9,9 +9,7 @@ from typing import Final
 from msgspec import field
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Body, Members
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Members, RequestType, Sender
 from reput_protocol.names import BrokerName
 from reput_protocol.rights import Right
 

@@ -9,10 +9,8 @@ from typing import Annotated, Any, ClassVar, Final
 from msgspec import Meta, field
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Body, LargeBody, Members, Number
+from reput_protocol.commands.base import I64, Body, CommandHeader, LargeBody, Members, Number, RequestType
 from reput_protocol.commands.consumers import ConsumeStats
-from reput_protocol.commands.header import I64, CommandHeader
-from reput_protocol.commands.request import RequestType
 from reput_protocol.names import GroupName, TopicName
 from reput_protocol.rights import Right
 

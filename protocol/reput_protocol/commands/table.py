@@ -29,7 +29,7 @@ from reput_protocol.commands import (
     transaction,
     users,
 )
-from reput_protocol.commands.request import NotServed, RequestType
+from reput_protocol.commands.base import NotServed, RequestType
 
 _FAMILIES: Final = (
     send, pull, query, delay, schedule, stage, transaction, reply, group, offset, pop, consumers, dead_letters,

@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.body import LargeBody
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import I32, I64, CommandHeader, Kind, LargeBody, RequestType, Sender
 from reput_protocol.rights import Right
 
 

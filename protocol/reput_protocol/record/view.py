@@ -8,10 +8,9 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.properties import decode_properties, split_keys
-from reput_protocol.record import row as number
+from reput_protocol.record import scan as number
 from reput_protocol.record.head import born_host_in, size_at, store_host_in
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import offset_message_id_of
+from reput_protocol.record.message_id import Host, offset_message_id_of
 
 _BLANK = "a blank record, the end of a file"
 

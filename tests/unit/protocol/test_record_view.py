@@ -3,8 +3,8 @@
 import pytest
 
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, decode_record, encode_record
 from reput_protocol.record.view import RecordView, record_views
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 
 if TYPE_CHECKING:
     from reput_broker.store.base.dispatch import DispatchBatch, QueueRows

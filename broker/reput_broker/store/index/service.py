@@ -32,7 +32,7 @@ from reput_broker.store.base.results import StoreStats
 from reput_broker.store.base.running_flags import RunningFlags
 from reput_broker.store.index.file import IndexFile, IndexHeader, index_file_size
 from reput_broker.store.log.commit_log import CommitLog
-from reput_broker.store.log.open_mappings import OpenMappings
+from reput_broker.store.log.mapped_file import OpenMappings
 from reput_broker.store.queue.reput import STEP_BYTES_MAX, LogFollower
 from reput_protocol.kernel.records import crc32
 from reput_protocol.store.files import holds_only_zeros

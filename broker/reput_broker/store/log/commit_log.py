@@ -444,9 +444,10 @@ class CommitLog:
             DiskFull, FileNotMade: a new file was needed and could not be created; nothing has changed.
             StorePoolExhausted: a new file was needed and no buffer is free for it; nothing has changed.
         """
-        if not self.has_room(len(blocks[0].data)):
-            self._roll(len(blocks[0].data))
-        file = self._file
+        file, size = self._file, len(blocks[0].data)
+        if file is None or file.wrote_position + size + BLANK_BYTES > self._limit:
+            self._roll(size)
+            file = self._file
         assert file is not None, "there is room in it"
         first_offset = end_offset = file.base_offset + file.wrote_position
         limit = file.base_offset + self._limit - BLANK_BYTES

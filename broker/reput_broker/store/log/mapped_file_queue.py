@@ -33,8 +33,7 @@ from reput_broker.store.base.errors import (
 )
 from reput_broker.store.base.file_io import is_no_space, list_files_of, make_directories, sync_directory
 from reput_broker.store.base.options import EventHandler, ignore_event
-from reput_broker.store.log.mapped_file import MappedFile
-from reput_broker.store.log.open_mappings import OpenMappings
+from reput_broker.store.log.mapped_file import MappedFile, OpenMappings
 from reput_protocol.store.files import file_name
 
 

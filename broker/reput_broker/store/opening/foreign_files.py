@@ -14,7 +14,7 @@ from reput_broker.store.base.errors import ForeignFile
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_protocol.codes import MessageSysFlag
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.properties import (
     INNER_MULTI_DISPATCH,

@@ -36,8 +36,7 @@ from reput_broker.store.base.running_flags import RunningFlags
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_protocol.record.dispatch_rows import DispatchRows, scan_dispatch
-from reput_protocol.record.scan import ScanStatus
+from reput_protocol.record.scan import DispatchRows, ScanStatus, scan_dispatch
 
 
 class QueueGap(StoreError):

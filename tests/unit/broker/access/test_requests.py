@@ -22,7 +22,7 @@ from reput_broker.server.connection_limits import Penalties
 from reput_client import Credentials, Message, Producer
 from reput_client.errors import PermissionDenied
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.request import Sender
+from reput_protocol.commands.base import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType, Value

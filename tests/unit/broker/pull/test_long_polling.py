@@ -12,16 +12,16 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from reput_broker.config.sections import LimitsConfig, LongPollingConfig
-from reput_broker.pull.long_polling import HELD_BYTES, Arrived, PullRequestHoldService
+from reput_broker.pull import HELD_BYTES, Arrived, PullRequestHoldService
 from reput_broker.remoting.request import Refusal
 from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.dispatch_rows import scan_dispatch
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.record import Record, encode_record
+from reput_protocol.record.scan import scan_dispatch
 
 QUEUE = ("orders", 0)
 
