@@ -31,6 +31,7 @@ from reput_broker.remoting.request import (
 )
 from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands import group_description as commands
 from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
 from reput_protocol.commands.group import (
@@ -45,22 +46,6 @@ from reput_protocol.commands.group import (
     QuerySubscriptionBody,
     TopicConsumersHeader,
     UnregisterClientHeader,
-)
-from reput_protocol.commands.group_description import (
-    ClientConnection,
-    ConsumerConnection,
-    ConsumerConnectionHeader,
-    DescribeGroupHeader,
-    GroupDescription,
-    GroupHealth,
-    GroupMember,
-    GroupQueue,
-    GroupSummaries,
-    GroupSummary,
-    ProducerConnection,
-    ProducerConnectionHeader,
-    ProducerInfo,
-    ProducerTable,
 )
 from reput_protocol.errors import ErrorCode, InvalidMessage, InvalidName
 from reput_protocol.names import check_label, is_system_group
@@ -255,7 +240,7 @@ class GroupMembersProcessor(Processor):
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     async def consumers(self, request: Request) -> Response:
         """Answer with a group's members and subscriptions."""
-        group = ConsumerConnectionHeader.from_ext(request.ext).consumer_group
+        group = commands.ConsumerConnectionHeader.from_ext(request.ext).consumer_group
         online = self._core.groups.online.get(group)
         if online is None:
             raise Refusal(
@@ -263,7 +248,7 @@ class GroupMembersProcessor(Processor):
                 f"group {group!r} has no member online",
                 response_code=int(ResponseCode.CONSUMER_NOT_ONLINE),
             )
-        body = ConsumerConnection(
+        body = commands.ConsumerConnection(
             [_connection(channel) for channel in online.members],
             dict(online.subscriptions),
             online.consume_type,
@@ -275,13 +260,13 @@ class GroupMembersProcessor(Processor):
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     async def producers(self, request: Request) -> Response:
         """Answer with the clients of a producer group."""
-        group = ProducerConnectionHeader.from_ext(request.ext).producer_group
+        group = commands.ProducerConnectionHeader.from_ext(request.ext).producer_group
         channels = self._membership.producers.producers(group)
         if not channels:
             raise Refusal(
                 ErrorCode.NOT_FOUND, f"producer group {group!r} has no client online", response_code=1
             )
-        body = ProducerConnection([_connection(channel) for channel in channels])
+        body = commands.ProducerConnection([_connection(channel) for channel in channels])
         return Response(0, body=await write_in_turns(body))
 
     @serves(RequestCode.GET_ALL_PRODUCER_INFO)
@@ -289,14 +274,14 @@ class GroupMembersProcessor(Processor):
         """Answer with all clients that send, by producer group."""
         del request
         now_ms, now = self._core.clock_ms(), trio.current_time()
-        groups: dict[str, list[ProducerInfo]] = {}
+        groups: dict[str, list[commands.ProducerInfo]] = {}
         shown = 0
         for group, channels in self._membership.producers.items():
             for channel in channels:
                 if shown % _PRODUCERS_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
                 shown += 1
-                info = ProducerInfo(
+                info = commands.ProducerInfo(
                     channel.client_id,
                     f"/{channel.client.peer}",
                     channel.language_name,
@@ -304,7 +289,7 @@ class GroupMembersProcessor(Processor):
                     now_ms - int(1000 * (now - channel.last_heartbeat)),
                 )
                 groups.setdefault(group, []).append(info)
-        return Response(0, body=await write_in_turns(ProducerTable(groups)))
+        return Response(0, body=await write_in_turns(commands.ProducerTable(groups)))
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, request: Request) -> Response:
@@ -390,8 +375,10 @@ class GroupMembersProcessor(Processor):
         request.reply(response)
 
 
-def _connection(channel: ClientChannel) -> ClientConnection:
-    return ClientConnection(channel.client_id, channel.client.peer, channel.language_name, channel.version)
+def _connection(channel: ClientChannel) -> commands.ClientConnection:
+    return commands.ClientConnection(
+        channel.client_id, channel.client.peer, channel.language_name, channel.version
+    )
 
 
 _GROUPS_A_TURN = 32
@@ -427,20 +414,20 @@ class GroupOverviewProcessor(Processor):
             offsets = of_group.get(name, {})
             waiting = self._health.waiting(name, offsets)
             summaries.append(self._summary(name, offsets, waiting, self._health.of(name, waiting)[0]))
-        return Response(0, body=await write_in_turns(GroupSummaries(summaries)))
+        return Response(0, body=await write_in_turns(commands.GroupSummaries(summaries)))
 
     def _summary(
         self,
         group: str,
         offsets: dict[str, dict[int, int]],
         waiting: list[Waiting],
-        health: GroupHealth,
-    ) -> GroupSummary:
+        health: commands.GroupHealth,
+    ) -> commands.GroupSummary:
         settings, online = self._core.tables.groups.get(group), self._groups.online.get(group)
         age_s = max(
             (self._groups.lag.figures.seconds.get((group, topic), 0.0) for topic in offsets), default=0.0
         )
-        return GroupSummary(
+        return commands.GroupSummary(
             group,
             settings is not None,
             settings is None or settings.consume_enable,
@@ -454,7 +441,7 @@ class GroupOverviewProcessor(Processor):
     @serves(RequestCode.DESCRIBE_GROUP)
     async def describe(self, request: Request) -> Response:
         """Answer with a group's members, and its progress in all of its queues or in those of one topic."""
-        header = DescribeGroupHeader.from_ext(request.ext)
+        header = commands.DescribeGroupHeader.from_ext(request.ext)
         group, topic = header.group, header.topic
         offsets, online = self._positions.for_group(group), self._groups.online.get(group)
         if self._core.tables.groups.get(group) is None and online is None and not offsets:
@@ -463,14 +450,14 @@ class GroupOverviewProcessor(Processor):
         found = self._health.of(group, waiting)
         summary = self._summary(group, offsets, waiting, found[0])
         holder = self._health.holders(group)
-        queues: list[GroupQueue] = []
+        queues: list[commands.GroupQueue] = []
         for each in [topic] if topic else summary.topics:
             for queue_id in self._queue_ids(each, offsets.get(each, {})):
                 if len(queues) % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
                 queues.append(await self._queue(group, each, queue_id, holder))
         counts = self._core.counters.retry
-        body = GroupDescription(
+        body = commands.GroupDescription(
             summary,
             self._members(group, online, queues),
             queues,
@@ -491,12 +478,12 @@ class GroupOverviewProcessor(Processor):
 
     async def _queue(
         self, group: str, topic: str, queue_id: int, holder: Callable[[str, int], str]
-    ) -> GroupQueue:
+    ) -> commands.GroupQueue:
         store = self._core.store
         low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
         committed = self._offsets.query(group, topic, queue_id)
         progress = self._groups.progress.get(group, topic, queue_id)
-        queue = GroupQueue(topic, queue_id, low, high, -1 if committed is None else committed)
+        queue = commands.GroupQueue(topic, queue_id, low, high, -1 if committed is None else committed)
         if committed is not None and queue.lag:
             stored_ms = await self._groups.times.at(topic, queue_id, max(committed, low))
             queue.lag_age_millis = max(0, self._core.clock_ms() - stored_ms) if stored_ms >= 0 else 0
@@ -510,14 +497,14 @@ class GroupOverviewProcessor(Processor):
         return queue
 
     def _members(
-        self, group: str, online: ConsumerGroup | None, queues: list[GroupQueue]
-    ) -> list[GroupMember]:
+        self, group: str, online: ConsumerGroup | None, queues: list[commands.GroupQueue]
+    ) -> list[commands.GroupMember]:
         now = trio.current_time()
 
-        def member(channel: ClientChannel) -> GroupMember:
+        def member(channel: ClientChannel) -> commands.GroupMember:
             own = [queue for queue in queues if queue.client_id == channel.client_id]
             owners = (self._groups.locks.owner(group, (queue.topic, queue.queue_id)) for queue in own)
-            return GroupMember(
+            return commands.GroupMember(
                 channel.client_id,
                 channel.client.peer,
                 channel.language_name,
