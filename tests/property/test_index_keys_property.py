@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.hashing import index_hash, index_keys
+from reput_protocol.record.layout import index_hash, index_keys
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.record.scan import scan_dispatch
 

@@ -15,7 +15,7 @@ from reput_broker.store.base.dispatch import DeletedTopics, rows_by_queue
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.files import QueueFileCache
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.record.scan import scan_dispatch
 

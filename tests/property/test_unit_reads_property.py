@@ -21,7 +21,7 @@ from reput_protocol.kernel.units import (
     unit_table,
     valid_units,
 )
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 
 Units = list[ConsumeQueueUnit]

@@ -17,7 +17,7 @@ from reput_broker.tables.topics import TopicConfigManager
 from reput_broker.tools.verify import Verification
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.layout import index_hash
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record

@@ -16,7 +16,7 @@ import pytest
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import Block, GetStatus, PutResult, TransferLimits
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import Host, born_host_bytes
 from reput_protocol.record.put_block import encode_put_block

@@ -32,8 +32,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from reput_protocol.record.record import Record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import Record, RecordView
 
 _FOUND_MAX = 64
 _WALKED_AT_ONCE = 256

@@ -18,9 +18,8 @@ from reput_protocol import properties as names
 from reput_protocol.names import DELAY_CANCEL_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import decode_properties, encode_properties, find_property
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
-from reput_protocol.record.hashing import tags_code
-from reput_protocol.record.record import Record, redirect_record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.layout import tags_code
+from reput_protocol.record.record import Record, RecordView, redirect_record
 
 _AT_ZERO: Final = -1
 

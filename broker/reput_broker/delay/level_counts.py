@@ -14,7 +14,7 @@ from reput_broker.delay.state import DelayState
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import RecordView
 
 _RECORDS_A_STEP = 64
 

@@ -12,7 +12,7 @@ from reput_broker.store.base.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import find_property
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import RecordView
 
 
 class DeliveredRecords:

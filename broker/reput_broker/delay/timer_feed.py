@@ -32,7 +32,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import TIMER_TOPIC
 from reput_protocol.properties import find_property
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import RecordView
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import properties_have_any, record_starts
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.head import properties_of, size_at
+from reput_protocol.record.layout import properties_of, size_at
 
 _ASKS: Final = (names.REPLY_TO_CLIENT.encode() + b"\x01",)
 

@@ -17,8 +17,7 @@ from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.message_id import Host
-from reput_protocol.record.record import Record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import Record, RecordView
 
 REVIVE_QUEUES: Final = 8
 """(RocketMQ: reviveQueueNum.)"""

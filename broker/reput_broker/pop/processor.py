@@ -49,8 +49,7 @@ from reput_protocol.commands.pop import (
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.names import RETRY_PREFIX
-from reput_protocol.record.record import redirect_record
-from reput_protocol.record.view import RecordView, record_views
+from reput_protocol.record.record import RecordView, record_views, redirect_record
 
 log = structlog.get_logger(__name__)
 

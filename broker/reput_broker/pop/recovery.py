@@ -24,7 +24,7 @@ from reput_broker.tables.tables import Tables
 from reput_protocol import properties as names
 from reput_protocol.errors import InvalidName, ReputError
 from reput_protocol.names import POP_PASSED_GROUP, TIMER_TOPIC
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import RecordView
 
 log = structlog.get_logger(__name__)
 

@@ -43,8 +43,7 @@ from reput_protocol.names import RETRY_PREFIX, REVIVE_GROUP, TIMER_TOPIC, pop_re
 from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.delays import fix_expiry, priority_of
 from reput_protocol.record.layout import record_bytes
-from reput_protocol.record.record import Record, decode_record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import Record, RecordView, decode_record
 
 log = structlog.get_logger(__name__)
 

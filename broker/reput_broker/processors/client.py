@@ -51,7 +51,7 @@ from reput_protocol.errors import ErrorCode, InvalidMessage, InvalidName
 from reput_protocol.names import check_label, is_system_group
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import RecordView
 
 _JOINS_A_TURN = 64
 """Groups of a heartbeat after which other tasks run."""

@@ -23,7 +23,7 @@ from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.filter.tags import MessageFilter
-from reput_protocol.record.head import store_timestamp_at
+from reput_protocol.record.layout import store_timestamp_at
 from reput_protocol.wire.header import HeaderType, Value
 
 log = structlog.get_logger(__name__)

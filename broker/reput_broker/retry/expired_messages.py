@@ -21,8 +21,7 @@ from reput_broker.tenure import Core
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.names import RETRY_PREFIX, dlq_topic
 from reput_protocol.record.delays import MARK, expiry_in
-from reput_protocol.record.record import Record, decode_record
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import Record, decode_record, record_views
 
 _BURIED_MAX: Final = 65_536
 _LETTERS_A_TURN: Final = 32

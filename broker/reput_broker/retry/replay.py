@@ -48,7 +48,7 @@ from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.dead_letter import ReplayOf, dead_letter_origin, replayed_id
 from reput_protocol.record.delays import priority_of
 from reput_protocol.record.forwarding import own_properties
-from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.layout import index_hash
 from reput_protocol.record.message_id import decode_offset_message_id, offset_message_id
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.rights import Right

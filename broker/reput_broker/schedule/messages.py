@@ -22,7 +22,7 @@ from reput_protocol.properties import (
     encode_properties,
 )
 from reput_protocol.property_rules import is_reserved
-from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.layout import index_hash
 from reput_protocol.record.message import Message, encode_properties_text
 from reput_protocol.record.record import Record
 

@@ -28,7 +28,7 @@ from reput_broker.tables.schedules import Schedule
 from reput_broker.tenure import Core
 from reput_protocol.commands.schedule import MissedTimes, ScheduleDescription, ScheduleState
 from reput_protocol.errors import ReputError
-from reput_protocol.record.head import is_brokers_own
+from reput_protocol.record.layout import is_brokers_own
 from reput_protocol.record.message_id import offset_message_id
 from reput_protocol.record.record import decode_record
 

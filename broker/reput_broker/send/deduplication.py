@@ -34,10 +34,8 @@ from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import UNIQ_KEY, find_property_in
-from reput_protocol.record.head import body_size_at, size_at
-from reput_protocol.record.layout import HEAD_BYTES, topic_field
-from reput_protocol.record.record import decode_record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.layout import HEAD_BYTES, body_size_at, size_at, topic_field
+from reput_protocol.record.record import RecordView, decode_record
 
 DELAY_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Where delayed messages wait."""

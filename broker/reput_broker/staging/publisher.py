@@ -25,7 +25,7 @@ from reput_broker.store.base.results import Block, PutResult, PutStatus, StoreSt
 from reput_broker.tenure import Core
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.put_block import BlockCheck
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 
 log = structlog.get_logger(__name__)
 

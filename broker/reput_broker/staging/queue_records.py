@@ -9,7 +9,7 @@ import trio
 
 from reput_broker.store.base.results import GetStatus, TransferLimits
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.record.view import RecordView, record_views
+from reput_protocol.record.record import RecordView, record_views
 from reput_protocol.store.unit import UNIT_BYTES
 
 _MESSAGES: Final = 4096

@@ -36,8 +36,13 @@ from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.kernel.units import damaged_unit, files_of_units, select_units
-from reput_protocol.record.head import properties_of, properties_of_tail, read_head, tail_position
-from reput_protocol.record.layout import HEAD_BYTES_MAX
+from reput_protocol.record.layout import (
+    HEAD_BYTES_MAX,
+    properties_of,
+    properties_of_tail,
+    read_head,
+    tail_position,
+)
 from reput_protocol.store.unit import UNIT_BYTES, unpack_unit
 
 

@@ -22,13 +22,6 @@ from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_checkpoint import checkpoint_min_time
 from reput_protocol.printable import counted
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
-from reput_protocol.record.head import (
-    body_size_at,
-    head_bytes,
-    physical_offset_at,
-    read_head,
-    store_timestamp_at,
-)
 from reput_protocol.record.layout import (
     I16,
     I32,
@@ -37,7 +30,12 @@ from reput_protocol.record.layout import (
     MAGIC_V2,
     QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
+    body_size_at,
     crc31,
+    head_bytes,
+    physical_offset_at,
+    read_head,
+    store_timestamp_at,
 )
 from reput_protocol.record.scan import POSITION, ScanStatus, locate, scan_record, topic_text
 from reput_protocol.store.files import standing_for

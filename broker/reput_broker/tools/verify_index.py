@@ -26,7 +26,7 @@ from reput_broker.tools.report import Report
 from reput_protocol.kernel.index import are_entries_of, index_chains, wrong_seconds
 from reput_protocol.printable import counted
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
-from reput_protocol.record.hashing import index_hash, index_keys
+from reput_protocol.record.layout import index_hash, index_keys
 from reput_protocol.record.scan import POSITION, DispatchRows
 from reput_protocol.store.files import end_of_data
 from reput_protocol.store.layout import StoreLayout

@@ -35,7 +35,7 @@ from reput_protocol.names import (
 )
 from reput_protocol.record.layout import TRANSACTION_COMMIT
 from reput_protocol.record.message_id import UniqueIdGenerator
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import RecordView
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from reput_protocol.commands.base import read_json
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, QUEUES_MAX
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import reply_topic
-from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
+from reput_protocol.record.layout import STORE_TIME_BYTES, read_head, store_timestamp_at
 from reput_protocol.store.layout import Stream
 from reput_protocol.store.topic_journal import TABLE, TOPIC_JOURNAL, with_journal
 from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT

@@ -21,12 +21,12 @@ from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.units import unit_table
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record.columns import BoolArray, IntArray, RecordColumns
-from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.layout import (
     RECORD_BYTES_MIN,
     TRANSACTION_BITS,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    tags_code,
 )
 from reput_protocol.store.layout import Stream, StreamFile
 from reput_protocol.store.log_reader import Damage, LogBatch, read_log

@@ -21,8 +21,7 @@ from typing import Final, NamedTuple
 
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
-from reput_protocol.record.head import size_at
-from reput_protocol.record.layout import RECORD_BYTES_MIN
+from reput_protocol.record.layout import RECORD_BYTES_MIN, size_at
 from reput_protocol.record.scan import QUEUE_ID, QUEUE_OFFSET, TOPIC, WIDTH
 
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")

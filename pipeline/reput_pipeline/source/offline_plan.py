@@ -23,7 +23,7 @@ from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.partition import InputPartition
 from reput_pipeline.source.ranges import cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
-from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.layout import index_hash
 
 
 class FoundByKeys(NamedTuple):

@@ -32,8 +32,7 @@ from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record.dead_letter import ReplayOf
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
-from reput_protocol.record.hashing import index_hash
-from reput_protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from reput_protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, index_hash
 
 
 class ScanStatus(Enum):

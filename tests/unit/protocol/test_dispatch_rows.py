@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.hashing import tags_code
-from reput_protocol.record.layout import encode_blank
+from reput_protocol.record.layout import encode_blank, tags_code
 from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.record.scan import SEEN, DispatchRun, ScanStatus, scan_dispatch

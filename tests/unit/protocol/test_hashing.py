@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_protocol.record.hashing import index_hash, java_hash, tags_code
+from reput_protocol.record.layout import index_hash, java_hash, tags_code
 
 
 @pytest.mark.parametrize(

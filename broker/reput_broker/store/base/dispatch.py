@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from reput_broker.store.base.errors import ForeignFile
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.tables import columns_of_runs
-from reput_protocol.record.head import properties_of
+from reput_protocol.record.layout import properties_of
 from reput_protocol.record.scan import SEEN, DispatchRows
 
 

@@ -47,8 +47,13 @@ from reput_broker.store.log.pool import (
 )
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import patch_block
-from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
-from reput_protocol.record.layout import BLANK_BYTES, encode_blank
+from reput_protocol.record.layout import (
+    BLANK_BYTES,
+    STORE_TIME_BYTES,
+    encode_blank,
+    read_head,
+    store_timestamp_at,
+)
 from reput_protocol.record.scan import ScanStatus, scan_record
 
 STEP_PAGES = 4096

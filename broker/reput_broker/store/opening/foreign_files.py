@@ -22,7 +22,7 @@ from reput_protocol.properties import (
     INNER_NUM,
     decode_properties,
 )
-from reput_protocol.record.head import sys_flag_at
+from reput_protocol.record.layout import sys_flag_at
 from reput_protocol.record.scan import Extent as RecordParts
 from reput_protocol.record.scan import locate
 

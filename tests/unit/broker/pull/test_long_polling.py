@@ -19,7 +19,7 @@ from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.record.scan import scan_dispatch
 
