@@ -272,8 +272,6 @@ def properties_of_tail(buffer: Buffer, start: int, end: int, magic: int) -> byte
     return bytes(buffer[properties:end])
 
 
-__all__ = ["index_hash", "index_keys", "java_hash", "tags_code"]
-
 _I32_MIN = -0x8000_0000
 
 
