@@ -12,8 +12,7 @@ from reput_protocol.commands.table import REQUESTS
 from reput_protocol.names import Names, retry_topic
 from reput_protocol.properties import encode_properties
 from reput_protocol.property_rules import RULES, PropertyRule
-from reput_protocol.record.client_batch import BatchItem, encode_batch
-from reput_protocol.record.put_block import encode_block
+from reput_protocol.record.put_block import BatchItem, encode_batch, encode_block
 from reput_protocol.record.record import record_views
 from reput_protocol.wire.header import Header, HeaderType, Value
 from support.raw_client import RawClient

@@ -45,7 +45,7 @@ from reput_broker.pull import HELD_BYTES, FilterCheck
 from reput_broker.put.put_lock import Fence
 from reput_broker.put.put_path import PutPath
 from reput_broker.remoting.request import Client, Handler
-from reput_broker.retention.clean_service import CleanFilesService
+from reput_broker.retention import CleanFilesService
 from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
 from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling

@@ -21,7 +21,7 @@ from reput_broker.observe.history.recorder import History, facts
 from reput_broker.observe.metrics import MetricsSources, broker_version
 from reput_broker.observe.rocketmq_catalogue import waiting_requests
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
-from reput_broker.retention.clean_service import CleanFilesService
+from reput_broker.retention import CleanFilesService
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
 from reput_broker.tenure import Core, RoleDuties

@@ -29,7 +29,7 @@ from reput_protocol.kernel.records import scan_records
 from reput_protocol.kernel.tables import property_places
 from reput_protocol.names import Names
 from reput_protocol.properties import find_property
-from reput_protocol.record.client_batch import decode_batch
+from reput_protocol.record.put_block import decode_batch
 
 CONTEXTS_MAX: Final = 128
 """Contexts of one request or answer that are used."""

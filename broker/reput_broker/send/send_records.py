@@ -50,9 +50,14 @@ from reput_protocol.properties import (
     encode_properties,
 )
 from reput_protocol.property_rules import Form, admit, limited_in_batch
-from reput_protocol.record.client_batch import decode_batch
 from reput_protocol.record.message_id import Host, UniqueIdGenerator
-from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, records_of_batch
+from reput_protocol.record.put_block import (
+    BLOCK_BYTES_MAX,
+    BlockCheck,
+    BlockLimits,
+    decode_batch,
+    records_of_batch,
+)
 from reput_protocol.record.record import Record
 
 BATCH_MESSAGES_MAX = 32_768

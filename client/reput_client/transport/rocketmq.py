@@ -122,7 +122,7 @@ def _send_of_block(
     header: PutMessageHeader, block: Buffer, waits: str
 ) -> tuple[int, Mapping[str, Value], Buffer]:
     # Of all commands and clients, few send to RocketMQ's brokers.
-    from reput_protocol.record.client_batch import BatchItem, encode_batch
+    from reput_protocol.record.put_block import BatchItem, encode_batch
     from reput_protocol.record.record import decode_record
 
     records = [decode_record(block, start) for start in record_starts(block, 0, len(block))]

@@ -20,7 +20,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import DiskFigures
-from reput_broker.retention.clean_service import CleanFilesService, rules_of
+from reput_broker.retention import CleanFilesService, rules_of
 from reput_broker.store.base.results import Extent
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.queue.table import DELETED_DIR

@@ -3,7 +3,7 @@
 One round every `store.clean_interval`: remove the queue files of deleted topics, check the hour and the disk, delete
 files of the log one by one, then files of queues and index. Every step blocks (removing a file of 1 GiB can take a
 second), so it runs in a worker thread, one at a time. Its effects, such as refusing puts, are applied on the event
-loop.
+loop. `store.retention` has the rules.
 """
 
 from __future__ import annotations
