@@ -86,7 +86,7 @@ class Appender:
             for put in puts:
                 put.outcome = refusal
             return None
-        if not self._lock.is_free(self._store, sum(map(_size_of, puts))):
+        if self._lock.is_held or self._store.needs_new_file(sum(map(_size_of, puts))):
             if not self._lock.is_busy:
                 return self._append_waiting(puts)
             for put in puts:

@@ -186,10 +186,6 @@ class PutLock:
         """Whether an append waits so long that clients' puts are refused (RocketMQ: isOSPageCacheBusy)."""
         return self.held_s > self._options.os_page_cache_busy_timeout
 
-    def is_free(self, files: MessageStore, size: int) -> bool:
-        """Whether `size` bytes can be appended now, without waiting for the lock or a file."""
-        return not self.is_held and not files.needs_new_file(size)
-
     def call_now(self, work: Callable[..., Result], *arguments: object) -> Result:
         """Call `work` under the lock, which must be free; the caller has checked the fence. No task waits meanwhile."""
         assert not self.is_held
@@ -210,7 +206,7 @@ class PutLock:
             Fenced: this broker may not append now; `work` was not called.
         """
         self._fence.check()
-        if self.is_free(files, size):
+        if not self.is_held and not files.needs_new_file(size):
             return self.call_now(work)
         files.note_file_wait()
         async with self.held():
