@@ -35,7 +35,7 @@ from reput_broker.tables.config_file import ConfigFile, DataVersion, decode, enc
 from reput_broker.tables.tables import Tables
 from reput_broker.tenure import Master
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.table_sync import (
+from reput_protocol.commands.replica import (
     ANNOUNCED_TABLES,
     AwaitTableChangesHeader,
     SyncTableHeader,

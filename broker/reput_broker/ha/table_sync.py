@@ -26,7 +26,7 @@ from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.base import encode_json
-from reput_protocol.commands.table_sync import (
+from reput_protocol.commands.replica import (
     ANNOUNCED_TABLES,
     ConsumerOffsetTable,
     SyncTableHeader,

@@ -38,7 +38,7 @@ from reput_protocol.commands.group import (
     SubscriptionGroupTableHeader,
     SubscriptionGroupTableResult,
 )
-from reput_protocol.commands.table_sync import SyncTableHeader
+from reput_protocol.commands.replica import SyncTableHeader
 from reput_protocol.commands.topic import (
     EXPIRING_ATTRIBUTE,
     GENERATION_ATTRIBUTE,

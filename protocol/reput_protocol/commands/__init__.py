@@ -7,5 +7,5 @@ Producers: `send`, `transaction`, `reply`, `delay`; `stage` for Spark's sink. Co
 `group` has what members send and the settings of a group, `consumers` the progress of groups and the state of one
 member, `group_description` the lists of groups, members and producers. `topic` and `query` are about topics and
 single messages, `operation` about one broker, `statistics` about rates and the past days, `users` about access
-control. Brokers and name servers: `namesrv`, and between a master and its slaves `replica` and `table_sync`.
+control. Brokers and name servers: `namesrv`, and between a master and its slaves `replica`.
 """

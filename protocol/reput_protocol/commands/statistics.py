@@ -84,9 +84,6 @@ class BrokerHistory(Body):
     is_kept: bool = True
 
 
-# -- the requests ------------------------------------------------------------------------------------------------------
-
-
 class ViewBrokerStatsHeader(CommandHeader):
     """Header of 315: a statistic, such as `TOPIC_PUT_NUMS`, of one topic, or of one group as `topic@group`."""
 
@@ -128,7 +125,6 @@ class ConsumeStatsList(LargeBody):
 
 
 # -- the requests ------------------------------------------------------------------------------------------------------
-
 
 REQUESTS: Final = (
     RequestType(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsHeader, cluster=Right.DESCRIBE),

@@ -24,7 +24,6 @@ from reput_protocol.commands import (
     send,
     stage,
     statistics,
-    table_sync,
     topic,
     transaction,
     users,
@@ -33,7 +32,7 @@ from reput_protocol.commands.base import NotServed, RequestType
 
 _FAMILIES: Final = (
     send, pull, query, delay, schedule, stage, transaction, reply, group, offset, pop, consumers, dead_letters,
-    group_description, topic, statistics, operation, users, namesrv, replica, table_sync,
+    group_description, topic, statistics, operation, users, namesrv, replica,
 )  # fmt: skip
 
 REQUESTS: Final[Mapping[int, RequestType]] = {

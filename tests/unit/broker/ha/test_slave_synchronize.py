@@ -26,7 +26,7 @@ from reput_broker.tables.tables import Tables
 from reput_broker.tenure import Master
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.table_sync import AwaitTableChangesHeader, SyncTableHeader, TableChanges
+from reput_protocol.commands.replica import AwaitTableChangesHeader, SyncTableHeader, TableChanges
 from reput_protocol.wire.header import Header, HeaderType
 from support.inside import storage_of
 from support.member_fakes import FakeClient
