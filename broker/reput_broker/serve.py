@@ -31,8 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
-from types import TracebackType
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import structlog
 import trio
@@ -46,7 +45,6 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.name_server import NameServer
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.log import configure_logging, flush_log, write_event
-from reput_broker.observe.metrics import MetricsSources
 from reput_broker.store.base.errors import StoreDamaged
 from reput_protocol.errors import ReputError, leaves
 from reput_protocol.exit_codes import ExitCode
@@ -54,34 +52,9 @@ from reput_protocol.exit_codes import ExitCode
 log = structlog.get_logger(__name__)
 
 
-class Served(Protocol):
-    """What runs in the foreground: an async context manager."""
-
-    config: BrokerConfig
-    sources: MetricsSources
-
-    @property
-    def address(self) -> str:
-        """Where clients reach it."""
-
-    def stop(self) -> None:
-        """Ask it to stop."""
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
-
-    async def stopped(self) -> None:
-        """Wait until `stop` was called."""
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None: ...
-
-
-S = TypeVar("S", bound=Served)
+Served: TypeAlias = Broker | NameServer
+"""What runs in the foreground."""
+S = TypeVar("S", Broker, NameServer)
 
 
 def run_broker(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import trio
-from typing_extensions import override
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters, Histogram
@@ -25,72 +24,48 @@ from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, refusal_remark
 
 
-class PendingPut(Protocol):
-    """Something stored whose answer waits. Answers are only queued; the client is flushed afterwards."""
-
-    __slots__ = ()
-
-    requests: int
-    """How many requests it answers whose time is counted."""
-    messages: int
-    """How many messages it stored."""
-
-    @property
-    def client(self) -> Client:
-        """The client to answer."""
-
-    @property
-    def received_at(self) -> float:
-        """When the read that brought it returned, in seconds of the monotonic clock."""
-
-    def acknowledge(self) -> None:
-        """Answer that the requested level is reached."""
-
-    def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
-        """Answer that it is stored, and synced or not, and the level is not known to be reached, with the reason."""
-
-    def refuse(self, reason: str) -> None:
-        """Answer that it is not stored, with the reason: it was only in the broker's memory."""
-
-
 @dataclass(slots=True)
-class PendingRequest(PendingPut):
-    """One request and its answer if the level is reached, unless the fence is passed then."""
+class PendingRequest:
+    """Something stored whose answer waits: one request and its answer if the level is reached, unless the fence is
+    passed then. Answers are only queued; the client is flushed afterwards.
+    """
 
     request: Request
     response: Response
     messages: int
+    """How many messages it stored."""
     fence: Fence
     requests: int = 1
+    """How many requests it answers whose time is counted."""
 
     @property
-    @override
     def client(self) -> Client:
+        """The client to answer."""
         return self.request.client
 
     @property
-    @override
     def received_at(self) -> float:
+        """When the read that brought it returned, in seconds of the monotonic clock."""
         return self.request.received_at
 
-    @override
     def acknowledge(self) -> None:
+        """Answer that the requested level is reached."""
         reason = self.fence.expiry()
         if reason is not None:
             self.admit(reason, ErrorCode.REPLICA_TIMEOUT)
             return
         self.client.answer(self.request, self.response)
 
-    @override
     def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
+        """Answer that it is stored, and synced or not, and the level is not known to be reached, with the reason."""
         self.client.answer(self.request, not_reached(self.response, reason, error, is_flushed=is_flushed))
 
-    @override
     def refuse(self, reason: str) -> None:
+        """Answer that it is not stored, with the reason: it was only in the broker's memory."""
         self.client.answer(self.request, _not_stored(reason))
 
 
-def flush_clients(pending: Iterable[PendingPut]) -> None:
+def flush_clients(pending: Iterable[PendingRequest]) -> None:
     """Write the queued answers, with one write for each client."""
     for client in {id(put.client): put.client for put in pending}.values():
         client.flush()
@@ -121,7 +96,7 @@ def do_nothing() -> None:
 class _Waiter(NamedTuple):
     end_offset: int
     deadline: float
-    put: PendingPut
+    put: PendingRequest
 
 
 class Position:
@@ -184,7 +159,7 @@ class Position:
             self.want()
             await self._moved.wait()
 
-    def answer_when_reached(self, end_offset: int, put: PendingPut, timeout_s: float = 0.0) -> None:
+    def answer_when_reached(self, end_offset: int, put: PendingRequest, timeout_s: float = 0.0) -> None:
         """Acknowledge a put once it is at `end_offset`; the put is late `timeout_s` after its arrival."""
         self._puts.append(_Waiter(end_offset, put.received_at + timeout_s, put))
         if self._puts[0].end_offset <= self.offset:
@@ -192,7 +167,7 @@ class Position:
 
     def _release(self) -> int:
         puts, offset = self._puts, self.offset
-        released: list[PendingPut] = []
+        released: list[PendingRequest] = []
         messages = 0
         now = time.monotonic()
         while puts and puts[0].end_offset <= offset:
@@ -371,7 +346,7 @@ class LogProgress:
 
     # Puts that wait
 
-    def answer_when(self, level: PutAck, end_offset: int, put: PendingPut) -> None:
+    def answer_when(self, level: PutAck, end_offset: int, put: PendingRequest) -> None:
         """Answer a stored put once the log has a level up to `end_offset`, or that this was not reached.
 
         If copies cannot be had now, the answer says so at once: a request that names the level was refused before.

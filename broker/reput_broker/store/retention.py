@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from reput_broker.store.base.checkpoint import StoreCheckpoint
 from reput_broker.store.base.options import StoreOptions
@@ -361,17 +361,14 @@ class StoreCleaners:
             local_hour=local_hour,
             waiting_from=waiting_from,
         )
-        followers = []
-        if self._index is not None:
-            index_file_bytes = index_file_size(options.index_slots, options.index_entries)
-            followers.append(DerivedFiles("index", self._index, index_file_bytes))
         queue_cleaner = CleanConsumeQueue(
             self._queues,
             min_physical_offset=lambda: self._log.min_offset,
             kept_offset=lambda: self._log.files.min_offset,
             durable_offset=self.deletable_end,
             queue_file_size=options.consume_queue_entries * UNIT_BYTES,
-            followers=followers,
+            index=self._index,
+            index_file_size=index_file_size(options.index_slots, options.index_entries),
         )
         return log_cleaner, queue_cleaner
 
@@ -385,27 +382,11 @@ QUEUES_PER_STEP = 64
 """Number of queues examined per step."""
 
 
-class ExpiringFiles(Protocol):
-    """Files whose contents are derived from the log, such as the index."""
-
-    def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the oldest files that only refer to records before a log offset; return how many. May block."""
-
-
-class DerivedFiles(NamedTuple):
-    """Files that are cleaned after the queues."""
-
-    part: str
-    """Their name in metrics and logs: `index`."""
-    files: ExpiringFiles
-    file_size: int
-
-
 class CleanedFiles(NamedTuple):
     """What one step deleted."""
 
     part: str
-    """`consumequeue`, or the part of a follower."""
+    """Their name in metrics and logs: `consumequeue` or `index`."""
     deleted: int
     size: int
     """Nominal bytes of the files; queue files are sparse and may have taken less."""
@@ -422,7 +403,7 @@ class CleanConsumeQueue:
         min_physical_offset: where the log begins for readers.
         kept_offset: where its oldest file on disk begins.
         durable_offset: records before this log offset and their queue entries are on disk.
-        followers: cleaned after the queues.
+        index: cleaned after the queues.
     """
 
     def __init__(
@@ -433,24 +414,26 @@ class CleanConsumeQueue:
         kept_offset: Callable[[], int],
         durable_offset: Callable[[], int],
         queue_file_size: int,
-        followers: Sequence[DerivedFiles] = (),
+        index: IndexService | None,
+        index_file_size: int,
     ) -> None:
         self._queues = queues
         self._min_physical_offset = min_physical_offset
         self._kept_offset = kept_offset
         self._durable_offset = durable_offset
         self._queue_file_size = queue_file_size
-        self._followers = tuple(followers)
+        self._index = index
+        self._index_file_size = index_file_size
         self._cleaned = (0, 0)
         self._begin = (0, 0)
-        self._waiting: list[ConsumeQueue | DerivedFiles] = []
+        self._waiting: list[ConsumeQueue | IndexService] = []
 
     def look(self) -> bool:
         """Whether the log begins later than in the last round; True begins a round, or continues one."""
         self._begin = (self._min_physical_offset(), self._kept_offset())
         if self._begin <= self._cleaned:
             return False
-        self._waiting = [*reversed(self._followers), *reversed(self._queues.queues())]
+        self._waiting = [*(() if self._index is None else (self._index,)), *reversed(self._queues.queues())]
         return True
 
     def step(self) -> CleanedFiles | None:
@@ -466,13 +449,13 @@ class CleanConsumeQueue:
                 self._cleaned = self._begin
                 return None
             following = self._waiting.pop()
-            if isinstance(following, DerivedFiles):
-                part, files, file_size = following
-                count = files.delete_expired(kept_offset)
-            else:
+            if isinstance(following, ConsumeQueue):
                 part, file_size = "consumequeue", self._queue_file_size
                 following.correct_min_offset(min_offset)
                 count = following.delete_expired(kept_offset, self._durable_offset())
+            else:
+                part, file_size = "index", self._index_file_size
+                count = following.delete_expired(kept_offset)
             if count:
                 return CleanedFiles(part, count, count * file_size)
         return CleanedFiles("consumequeue", 0, 0)

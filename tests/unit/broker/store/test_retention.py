@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,13 +16,13 @@ from reput_broker.store import retention as clean_consume_queue
 from reput_broker.store.base.dispatch import DeletedTopics, DispatchBatch
 from reput_broker.store.base.errors import FileMissing, FlushFailed
 from reput_broker.store.base.results import Block, Extent, GetStatus, PutStatus, StoreStats
+from reput_broker.store.index.service import IndexService
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import start as opening
 from reput_broker.store.queue.reput import LogFollower
 from reput_broker.store.retention import (
     MANUAL_ROUNDS,
     UNREADABLE,
-    DerivedFiles,
     DiskLevel,
     DiskWatch,
     RetentionRules,
@@ -617,7 +617,7 @@ class FakeIndex:
         return 3
 
 
-def test_other_derived_files_are_cleaned_after_the_queues(tmp_path: Path, machine: FakeMachine) -> None:
+def test_index_files_are_cleaned_after_the_queues(tmp_path: Path, machine: FakeMachine) -> None:
     index = FakeIndex()
     store = opened(small_options(tmp_path), clock_of(machine))
     fill(store, 4)
@@ -625,7 +625,7 @@ def test_other_derived_files_are_cleaned_after_the_queues(tmp_path: Path, machin
     machine.hour = 4
     machine.now_ms += RESERVED_MS
     cleaning = Cleaning(store, machine)
-    cleaning.queues._followers = (DerivedFiles("index", index, 1000),)
+    cleaning.queues._index, cleaning.queues._index_file_size = cast(IndexService, index), 1000
     cleaning.clean_log()
     index.failing = True
     with pytest.raises(OSError, match="not now"):
