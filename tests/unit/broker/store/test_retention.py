@@ -625,7 +625,7 @@ def test_index_files_are_cleaned_after_the_queues(tmp_path: Path, machine: FakeM
     machine.hour = 4
     machine.now_ms += RESERVED_MS
     cleaning = Cleaning(store, machine)
-    cleaning.queues._index, cleaning.queues._index_file_size = cast(IndexService, index), 1000
+    cleaning.queues._index, cleaning.queues._index_file_size = cast("IndexService", index), 1000
     cleaning.clean_log()
     index.failing = True
     with pytest.raises(OSError, match="not now"):
