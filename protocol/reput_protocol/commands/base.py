@@ -76,10 +76,10 @@ class CommandHeader(Struct, gc=False, rename="camel"):
         except ValidationError:
             return convert(_forgive(cls, found), cls)
 
-    def to_ext(self, header_type: int) -> dict[str, Value]:
+    def to_ext(self, header_type: int = _MSGPACK) -> dict[str, Value]:
         """Return the fields other than None: as text for JSON and binary, typed for msgpack.
 
-        The client always passes MSGPACK: it may not know yet what the server reads, and a header that then leaves as
+        The client leaves it at MSGPACK: it may not know yet what the server reads, and a header that then leaves as
         JSON has its values turned into text by the encoder (`text_ext`).
         """
         ext: dict[str, Value] = to_builtins(self)
