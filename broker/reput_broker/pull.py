@@ -43,6 +43,8 @@ from reput_protocol.errors import ErrorCode, FilterSyntaxError
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter, tag_hash
 
+T = TypeVar("T")
+
 QueueKey = tuple[str, int]
 K = TypeVar("K")
 
@@ -403,9 +405,6 @@ class Arrivals:
             wake = self._wake.get(rows.topic)
             if wake is not None:
                 wake()
-
-
-T = TypeVar("T")
 
 
 class ColdReads:

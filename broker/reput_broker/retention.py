@@ -22,7 +22,6 @@ from reput_broker.tenure import Core, RoleDuties
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
-
 Result = TypeVar("Result")
 
 

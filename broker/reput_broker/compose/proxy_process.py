@@ -41,6 +41,8 @@ from reput_protocol.proxy_process import (
     ProxyTask,
 )
 
+log = structlog.get_logger(__name__)
+
 PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 30.0
 _STEADY_S: Final = 60.0
@@ -78,8 +80,6 @@ async def supervise(
             await stopping.wait()
         next_s = min(2 * next_s, _PAUSE_MAX_S)
 
-
-log = structlog.get_logger(__name__)
 
 COMMAND: Final = (sys.executable, "-P", "-m", "reput_proxy")
 """Modules of the working directory are not imported."""

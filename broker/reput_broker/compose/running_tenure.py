@@ -53,6 +53,9 @@ from reput_broker.tenure import Master, Role, Tenure
 from reput_protocol.commands.replica import HAClientRuntimeInfo, HARuntimeInfo
 from reput_protocol.errors import ReputError, leaves
 
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
 
 class SlaveParts(RoleParts):
     """What serves requests as a slave, and the tasks behind it. Start `tasks` before `server`.
@@ -200,10 +203,6 @@ class SlaveParts(RoleParts):
         )
         return HARuntimeInfo(client=client)
 
-
-log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 _CHANGE_GRACE_S = 0.5
 """The time that running requests get at a change of role. A request that gets no answer has an unknown outcome for its

@@ -26,6 +26,8 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.record.record import Record
 
+T = TypeVar("T")
+
 _LOOK_S: Final = 0.05
 _LOOK_AT_CHANGES_S: Final = 0.005
 
@@ -131,7 +133,6 @@ class Fence:
 
 _FILE_ROUNDS: Final = 2
 """The file that the start found is allocated first, and may then have no room for this put."""
-Result = TypeVar("Result")
 
 
 class PutLock:
@@ -186,7 +187,7 @@ class PutLock:
         """Whether an append waits so long that clients' puts are refused (RocketMQ: isOSPageCacheBusy)."""
         return self.held_s > self._options.os_page_cache_busy_timeout
 
-    def call_now(self, work: Callable[..., Result], *arguments: object) -> Result:
+    def call_now(self, work: Callable[..., T], *arguments: object) -> T:
         """Call `work` under the lock, which must be free; the caller has checked the fence. No task waits meanwhile."""
         assert not self.is_held
         self.is_held = True
@@ -195,7 +196,7 @@ class PutLock:
         finally:
             self.is_held = False
 
-    async def call(self, files: MessageStore, size: int, work: Callable[[], Result]) -> Result:
+    async def call(self, files: MessageStore, size: int, work: Callable[[], T]) -> T:
         """Call `work` under the lock once `size` bytes can be appended, and return its result.
 
         No other task runs between that call and the return.
@@ -220,9 +221,6 @@ class PutLock:
                     raise
             self._fence.check()
             return work()
-
-
-T = TypeVar("T")
 
 
 class OwnPuts:

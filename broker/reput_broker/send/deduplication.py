@@ -37,6 +37,8 @@ from reput_protocol.properties import UNIQ_KEY, find_property_in
 from reput_protocol.record.layout import HEAD_BYTES, body_size_at, size_at, topic_field
 from reput_protocol.record.record import RecordView, decode_record
 
+T = TypeVar("T")
+
 DELAY_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Where delayed messages wait."""
 _ADDED: Final = tuple(
@@ -493,7 +495,6 @@ _LOOKS_AT_ONCE: Final = 4
 _SETTLE_S: Final = 5.0
 Work = Callable[[], PutResult]
 MakePut = Callable[[Work], Put]
-T = TypeVar("T")
 
 
 class SingleSend(NamedTuple):

@@ -60,6 +60,8 @@ from reput_protocol.record.put_block import (
 )
 from reput_protocol.record.record import Record
 
+log = structlog.get_logger(__name__)
+
 BATCH_MESSAGES_MAX = 32_768
 """Messages in one batch: storing them delays other clients, and the answer names every one."""
 
@@ -283,8 +285,6 @@ def _admitted_in_batch(text: bytes) -> dict[str, str]:
 def _half_in_batch() -> Refusal:
     return Refusal(ErrorCode.MALFORMED, "a message of a batch cannot begin a transaction; send it alone")
 
-
-log = structlog.get_logger(__name__)
 
 _SAYS_MAX_RECONSUME_TIMES = 121
 """The RocketMQ version (V3_4_9) from which a client's own limit counts."""

@@ -18,6 +18,8 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.server.memory import HeldBytes
 
+log = structlog.get_logger(__name__)
+
 _T = TypeVar("_T", bound=Hashable)
 
 
@@ -88,8 +90,6 @@ class Crowd(Generic[_T]):
         if now:
             self._by_size.setdefault(now, {})[network] = None
 
-
-log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 20
 _A_SECOND: Final = 1.0

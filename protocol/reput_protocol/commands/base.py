@@ -54,6 +54,8 @@ from reput_protocol.record.message import MessageQueue
 from reput_protocol.rights import Right
 from reput_protocol.wire.header import HeaderType, Value, value_text
 
+T = TypeVar("T")
+
 _MSGPACK: Final = HeaderType.MSGPACK.value
 
 I32: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
@@ -188,7 +190,6 @@ PART_BYTES: Final = 16_384
 PART_VALUES: Final = 128
 """A part of a large body ends at this many bytes or values."""
 Number: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
-T = TypeVar("T")
 
 
 def read_json(data: Buffer, *, loose_bytes_max: int = LOOSE_BYTES_MAX) -> dict[Any, Any]:

@@ -39,6 +39,8 @@ from reput_protocol.errors import (
 from reput_protocol.kernel.frames import cut_frames, text_fields
 from reput_protocol.wire.header import FIELDS_MAX, Header, HeaderType, Value, text_ext
 
+T = TypeVar("T")
+
 _FIXED = struct.Struct(">hBhiii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -325,9 +327,6 @@ def _check_reserved(elements: list[object]) -> None:
                 )
             deeper += content
         level, depth = deeper, depth + 1
-
-
-T = TypeVar("T")
 
 
 class _ByType(dict[int, T]):
