@@ -1,4 +1,5 @@
-"""The settings of topics and of groups (RocketMQ: AdminBrokerProcessor).
+"""The settings of topics and of groups, and their attributes (RocketMQ: AdminBrokerProcessor, TopicAttributes,
+AttributeUtil).
 
 Topics: create 17, 18, delete 215, 316, show 351, 21, 202, 305, 700022. Groups: 200, 225, 201, 352, 207, 353, and their
 quotas for reading old messages from the disk: 2001 to 2003.
@@ -6,8 +7,9 @@ quotas for reading old messages from the disk: 2001 to 2003.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -16,18 +18,14 @@ from msgspec.structs import replace
 from reput_broker.config.properties import read_properties
 from reput_broker.observe.counters import topic_kind
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
-from reput_broker.tables.attributes import (
-    GROUP_ATTRIBUTES,
-    TOPIC_ATTRIBUTES,
-    changed_attributes,
-    parse_changes,
-)
 from reput_broker.tables.topics import why_not_kept
 from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.group import (
+    DEAD_LETTER,
     EXPIRED_ATTRIBUTE,
+    PRIORITY_FACTOR_ATTRIBUTE,
     DeleteSubscriptionGroupHeader,
     GroupForbidden,
     GroupForbiddenHeader,
@@ -69,6 +67,105 @@ from reput_protocol.names import (
 )
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.rights import Kind, Right
+
+
+class _Attribute(NamedTuple):
+    values: tuple[str, ...]
+    is_changeable: bool = True
+    """False: it is chosen when the topic is created."""
+
+
+TOPIC_ATTRIBUTES: Mapping[str, _Attribute] = {
+    "cleanup.policy": _Attribute(("DELETE", "COMPACTION"), is_changeable=False),
+    "message.type": _Attribute(
+        ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "UNSPECIFIED")
+    ),
+    "queue.type": _Attribute(("SimpleCQ", "BatchCQ"), is_changeable=False),
+    # -1: as long as the others. All topics are in one log, of which only whole files are deleted.
+    "reserve.time": _Attribute(("-1",)),
+    EXPIRING_ATTRIBUTE: _Attribute(("true",)),
+}
+"""What a topic may have, and the values that are served or refused for another reason (`why_not_kept`)."""
+GROUP_ATTRIBUTES: Mapping[str, _Attribute] = {
+    PRIORITY_FACTOR_ATTRIBUTE: _Attribute(tuple(map(str, range(101)))),
+    EXPIRED_ATTRIBUTE: _Attribute(("drop", DEAD_LETTER)),
+}
+
+
+def parse_changes(text: str | None) -> dict[str, str]:
+    """Return the values of `+name=value,-name` by name with sign (RocketMQ: AttributeParser). Raises Refusal."""
+    changes: dict[str, str] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, equals, value = part.partition("=")
+        if name[0] not in "+-" or (name[0] == "+") != bool(equals) or name in changes:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"attribute {part!r} is not understood; write +name=value or -name, and each name once",
+            )
+        changes[name] = value
+    return changes
+
+
+def changed_attributes(
+    known: Mapping[str, _Attribute], before: Mapping[str, str] | None, changes: Mapping[str, str]
+) -> dict[str, str]:
+    """Return attributes after changes: `+name` sets, `-name` removes; a name without sign must be there already.
+
+    Args:
+        before: None if the topic or group is created.
+
+    Raises:
+        Refusal: an attribute or value is not known, or cannot be changed.
+    """
+    attributes, seen = dict(before or {}), set[str]()
+    for signed, value in changes.items():
+        name = signed[1:] if signed[:1] in ("+", "-") else signed
+        if name in seen:
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} is named twice; name it once")
+        seen.add(name)
+        if signed == name:
+            # A tool that has read the settings writes them back so.
+            if attributes.get(name) != value:
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT,
+                    f"attribute {name!r} has no sign; write +{name}=value or -{name}",
+                )
+        elif signed.startswith("-"):
+            _check_removal(known, attributes, name)
+            del attributes[name]
+        elif attributes.get(name) != value:
+            _check_value(known, before, name, value)
+            attributes[name] = value
+    return attributes
+
+
+def _check_removal(known: Mapping[str, _Attribute], attributes: Mapping[str, str], name: str) -> None:
+    if name not in attributes or name == GENERATION_ATTRIBUTE:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be removed, because it is not set"
+        )
+    if name in known and not known[name].is_changeable:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be removed: it is chosen at creation"
+        )
+
+
+def _check_value(
+    known: Mapping[str, _Attribute], before: Mapping[str, str] | None, name: str, value: str
+) -> None:
+    if name not in known:
+        names = ", ".join(known) or "none at all"
+        raise Refusal(ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} is not served; served here: {names}")
+    values, is_changeable = known[name]
+    if value not in values:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT, f"attribute {name}={value} is not served; values: {', '.join(values)}"
+        )
+    if before is not None and not is_changeable:
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be changed: it is chosen at creation"
+        )
+
 
 log = structlog.get_logger(__name__)
 
