@@ -217,7 +217,7 @@ class MessageStore:
         self.find_by_unique_key = self._key_lookup.find_by_unique_key
         self.find_replays = self._key_lookup.find_replays
 
-        # Steps that services drive (queue/reput.py, store_index.py, flush.py)
+        # Steps that services drive (queue/reput.py, index/service.py, message_writer.py)
         self.reput_step = self._dispatch.reput_step
         self.dispatch_is_idle = self._dispatch.dispatch_is_idle
         self.replay = self._follower.replay
@@ -231,7 +231,7 @@ class MessageStore:
         self.flush_consume_queues = self._flush.flush_consume_queues
         self.write_checkpoint = self._flush.write_checkpoint
 
-        # Retention (cleaners.py, queue/table.py)
+        # Retention (retention.py, queue/table.py)
         self.cleaners = self._cleaners.cleaners
         self.remove_deleted = self._queues.remove_deleted
 
