@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import Block
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.record.host import Host, born_host_bytes
 from reput_protocol.record.message import Message
+from reput_protocol.record.message_id import Host, born_host_bytes
 from reput_protocol.record.put_block import encode_put_block
 
 TOPIC = "bench"

@@ -16,16 +16,15 @@ from functools import partial
 from pathlib import Path
 
 from filled_store import dispatch, opened, options_for
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import TransferLimits
+from reput_broker.store.base.results import Block, TransferLimits
+from reput_broker.store.message_reader import FilteredGet
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.select_entries import FilteredGet
 from reput_cli.bench_clients import host_facts
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.host import born_host_bytes
 from reput_protocol.record.message import Message, encode_properties_text
+from reput_protocol.record.message_id import born_host_bytes
 from reput_protocol.record.put_block import encode_put_block
 
 RECORDS = 1000

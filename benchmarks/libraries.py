@@ -24,8 +24,8 @@ from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsSources, Scrape
 from reput_cli.bench_clients import host_facts
 from reput_protocol.codes import RequestCode
+from reput_protocol.wire.frames import decode_msgpack_header, encode_msgpack_header
 from reput_protocol.wire.header import Header
-from reput_protocol.wire.header_msgpack import decode_msgpack_header, encode_msgpack_header
 from tables import aligned, figure
 
 _RUNS = 300

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tools.verify import Verification
-from reput_protocol.record.host import Host, born_host_bytes
 from reput_protocol.record.message import Message
+from reput_protocol.record.message_id import Host, born_host_bytes
 from reput_protocol.record.put_block import encode_put_block
 
 _HEAD = struct.Struct(">iiI")

@@ -26,7 +26,7 @@ from typing import Final
 
 import trio
 
-from reput_broker.compose.supervisor import supervise
+from reput_broker.compose.proxy_process import supervise
 
 LOOK_S: Final = 0.1
 START_AGAIN_S: Final = 15.0

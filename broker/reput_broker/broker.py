@@ -21,10 +21,10 @@ import trio
 
 from reput_broker.access.control import AccessControl, open_access
 from reput_broker.access.pages import GuardedPages
-from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
+from reput_broker.compose.parts import BrokerBase
 from reput_broker.compose.proxy_process import ProxyProcess, check_proxy, port_of_proxy, proxy_task
 from reput_broker.compose.running_tenure import RunningTenure
 from reput_broker.compose.storage import Storage
@@ -47,8 +47,7 @@ from reput_broker.observe.log import close_log, configure_logging
 from reput_broker.observe.metrics import MetricsSources, broker_version
 from reput_broker.observe.pages import make_app, status_of
 from reput_broker.observe.span_exporter import SpanExporter
-from reput_broker.processors.operations import MessageIntake, Operations
-from reput_broker.processors.properties import PropertiesProcessor
+from reput_broker.processors.operations import MessageIntake, Operations, PropertiesProcessor
 from reput_broker.remoting.request import Handler
 from reput_broker.remoting.tls import ServerTls
 from reput_broker.server.gate import Gate
@@ -57,8 +56,7 @@ from reput_broker.server.listener import ListenFailed, address_of, bind
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.store.base.results import RecoveryReport
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tenure.core import Surroundings
-from reput_broker.tenure.roles import StaticTenures, Tenure, TenureSource
+from reput_broker.tenure import StaticTenures, Surroundings, Tenure, TenureSource
 from reput_protocol import kernel
 from reput_protocol.errors import ReputError
 

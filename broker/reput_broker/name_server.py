@@ -34,7 +34,7 @@ from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
-from reput_broker.processors.properties import PropertiesProcessor
+from reput_broker.processors.operations import PropertiesProcessor
 from reput_broker.remoting.tls import ServerTls
 from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling

@@ -12,8 +12,8 @@ import click
 from reput_cli.options import Settings, broker_option, shared_options
 from reput_cli.output import Printer, duration_text, rfc3339, write_line
 from reput_cli.preview import dry_run_option, show
-from reput_protocol.commands.election import Promotion
 from reput_protocol.commands.operation import INTAKE_WORDS, Intake
+from reput_protocol.commands.replica import Promotion
 from reput_protocol.errors import NotMaster, ReputError, RequestNotSupported
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted, printable_json

@@ -72,8 +72,7 @@ def _serve_brokers(
     config: BrokerConfig, count: int, config_path: Path | None, check: bool, address_file: str | None
 ) -> int:
     from reput_broker.config.errors import ConfigError
-    from reput_broker.serve import write_address
-    from reput_broker.side_by_side import parts_of, run_side_by_side
+    from reput_broker.serve import parts_of, run_side_by_side, write_address
 
     try:
         parts = parts_of(config, count)

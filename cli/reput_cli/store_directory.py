@@ -187,8 +187,7 @@ def examined(
 def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
     """Hold the directory's lock: shared, or reserved, which the caller must `acquire` before any change."""
     from reput_broker.store.base.errors import LogDirectoryLocked, StoreLocked
-    from reput_broker.store.opening.abort_marker import AbortMarker
-    from reput_broker.store.opening.lock import DirectoryLock
+    from reput_broker.store.opening.lock import AbortMarker, DirectoryLock
 
     root = directory.root
     log_dirs = directory.commit_log_dirs or (root / "commitlog",)

@@ -92,7 +92,6 @@ if TYPE_CHECKING:
     from reput_protocol.commands.delay import CancelOutcome as CancelOutcome
     from reput_protocol.commands.delay import DelayedMessage as DelayedMessage
     from reput_protocol.commands.delay import DelayedMessageList as DelayedMessageList
-    from reput_protocol.commands.election import Promotion as Promotion
     from reput_protocol.commands.group import SubscriptionData as SubscriptionData
     from reput_protocol.commands.group import SubscriptionGroupConfig as SubscriptionGroupConfig
     from reput_protocol.commands.group_description import GroupDescription as GroupDescription
@@ -101,19 +100,20 @@ if TYPE_CHECKING:
     from reput_protocol.commands.group_description import GroupQueue as GroupQueue
     from reput_protocol.commands.group_description import GroupSummary as GroupSummary
     from reput_protocol.commands.group_description import HealthState as HealthState
-    from reput_protocol.commands.history import BrokerEvent as BrokerEvent
-    from reput_protocol.commands.history import BrokerHistory as BrokerHistory
-    from reput_protocol.commands.history import GroupHistory as GroupHistory
-    from reput_protocol.commands.history import TopicHistory as TopicHistory
     from reput_protocol.commands.operation import ClientDescription as ClientDescription
     from reput_protocol.commands.operation import ConfigChanged as ConfigChanged
     from reput_protocol.commands.operation import ConfigOption as ConfigOption
     from reput_protocol.commands.operation import Intake as Intake
     from reput_protocol.commands.operation import IntakeName as IntakeName
+    from reput_protocol.commands.replica import Promotion as Promotion
     from reput_protocol.commands.schedule import MissedTimes as MissedTimes
     from reput_protocol.commands.schedule import ScheduleDefinition as ScheduleDefinition
     from reput_protocol.commands.schedule import ScheduleDescription as ScheduleDescription
     from reput_protocol.commands.schedule import ScheduleState as ScheduleState
+    from reput_protocol.commands.statistics import BrokerEvent as BrokerEvent
+    from reput_protocol.commands.statistics import BrokerHistory as BrokerHistory
+    from reput_protocol.commands.statistics import GroupHistory as GroupHistory
+    from reput_protocol.commands.statistics import TopicHistory as TopicHistory
     from reput_protocol.commands.topic import BrokerData as BrokerData
     from reput_protocol.commands.topic import ClusterInfo as ClusterInfo
     from reput_protocol.commands.topic import QueueData as QueueData
@@ -176,12 +176,12 @@ _SHARED: Final = {
     ),
     "reput_protocol.commands.dead_letters": "LetterPlace Replay ReplayOutcome ReplayedLetter Replays",
     "reput_protocol.commands.delay": "CancelOutcome CancelledMessage DelayedMessage DelayedMessageList",
-    "reput_protocol.commands.election": "Promotion",
+    "reput_protocol.commands.replica": "Promotion",
     "reput_protocol.commands.group": "SubscriptionData SubscriptionGroupConfig",
     "reput_protocol.commands.group_description": (
         "GroupDescription GroupHealth GroupMember GroupQueue GroupSummary HealthState"
     ),
-    "reput_protocol.commands.history": "BrokerEvent BrokerHistory GroupHistory TopicHistory",
+    "reput_protocol.commands.statistics": "BrokerEvent BrokerHistory GroupHistory TopicHistory",
     "reput_protocol.commands.operation": "ClientDescription ConfigChanged ConfigOption Intake IntakeName",
     "reput_protocol.commands.schedule": "MissedTimes ScheduleDefinition ScheduleDescription ScheduleState",
     "reput_protocol.commands.topic": (

@@ -14,8 +14,7 @@ from reput_protocol.codes import AckLevel, TransactionState
 from reput_protocol.commands.send import PutMessageResult
 from reput_protocol.errors import ReputError
 from reput_protocol.record.delays import moment_of
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import offset_message_id_of
+from reput_protocol.record.message_id import Host, offset_message_id_of
 
 _new_tuple = tuple.__new__
 

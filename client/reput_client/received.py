@@ -24,13 +24,11 @@ from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.properties import PRIORITY, SHARDING_KEY, decode_properties, find_property, split_keys
 from reput_protocol.record.compression import compression_method, inflate
-from reput_protocol.record.delays import moment_of, priority_of
-from reput_protocol.record.expiry import expiry_in
-from reput_protocol.record.head import born_host_in, store_host_in
-from reput_protocol.record.host import Host
+from reput_protocol.record.delays import expiry_in, moment_of, priority_of
+from reput_protocol.record.layout import born_host_in, store_host_in
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.record.message_id import offset_message_id_of
-from reput_protocol.record.row import (
+from reput_protocol.record.message_id import Host, offset_message_id_of
+from reput_protocol.record.scan import (
     BODY,
     BODY_SIZE,
     BORN_TIMESTAMP_MS,

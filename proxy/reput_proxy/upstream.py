@@ -27,8 +27,8 @@ from reput_client.received import ReceivedMessage
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.session import Session
 from reput_protocol.codes import AckLevel, RequestCode, TransactionState
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionGroupHeader
-from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.topic import GetTopicConfigHeader, TopicConfig
 from reput_protocol.commands.transaction import CheckTransactionHeader, EndTransactionHeader
 from reput_protocol.errors import BrokerError, GroupNotFound, PermissionDenied, ReputError, TopicNotFound

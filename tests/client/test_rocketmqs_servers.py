@@ -10,7 +10,7 @@ import pytest
 from reput_client import Message, SendReceipt
 from reput_client.errors import RequestNotSupported
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.ha import HAClientRuntimeInfo, HAConnectionRuntimeInfo, HARuntimeInfo
+from reput_protocol.commands.replica import HAClientRuntimeInfo, HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker

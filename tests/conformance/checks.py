@@ -8,7 +8,7 @@ from typing import NamedTuple
 from conformance.apache import Apache
 from conformance.counts import COUNTS
 from conformance.workload import Sent
-from reput_protocol.record.hashing import java_hash
+from reput_protocol.kernel.tables import java_hash
 from reput_protocol.record.record import Record, decode_record
 
 LATEST = (1 << 62) - 1

@@ -12,7 +12,7 @@ from conformance.reput_side import REPUT_WRITES_INDEX
 from conformance.workload import Sent
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from conformance.apache import SMALL
 from conformance.checks import Queue, View
 from conformance.workload import Sent
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import GetStatus, PutStatus
+from reput_broker.store.base.results import Block, GetStatus, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.host import Host
 from reput_protocol.record.message import Message
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import Record
 from support.stores import BORN_HOST, PLENTY, FakeClock, dispatch_all, opened

@@ -33,10 +33,9 @@ from conformance.reput_side import REPUT_WRITES_INDEX
 from conformance.test_store_handover import Lists, apache_puts
 from reput_client.blocking import Message, Producer
 from reput_client.receipts import SendReceipt
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.errors import ReputError
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import offset_message_id
+from reput_protocol.record.message_id import Host, offset_message_id
 from support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.process

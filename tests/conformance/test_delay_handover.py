@@ -17,7 +17,7 @@ from conformance.counts import COUNTS
 from conformance.reput_broker_side import GROUP
 from conformance.workload import Sent, from_base64
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.record.delays import DELAY_LEVELS_MS
 from support.broker_process import BrokerProcess

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from docs.blocks import ROOT
-from reput_broker import side_by_side
+from reput_broker import serve
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay import feature as delay_feature
 from reput_broker.ha import service as ha_service
@@ -25,7 +25,7 @@ from reput_client.produce.producer import ProducerOptions
 from reput_protocol import names, properties
 from reput_protocol.commands import dead_letters, group, pop, topic
 from reput_protocol.filter import tags
-from reput_protocol.filter.sql import compiler
+from reput_protocol.filter.sql import sql_filter
 from reput_protocol.record import compression, delays, put_block
 from reput_protocol.wire import header, signature
 
@@ -57,13 +57,13 @@ FIXED: Final[dict[str, float]] = {
     "secret of a user, at least 16": signature.SECRET_LENGTH_MAX,
     "queues of a topic": topic.QUEUES_MAX,
     "tags in an expression": tags.TAGS_MAX,
-    "SQL92 expression": compiler.CHARACTERS_MAX,
-    "operands and operations of an SQL92 expression": compiler.PARTS_MAX,
-    "nesting of an SQL92 expression": compiler.DEPTH_MAX,
+    "SQL92 expression": sql_filter.CHARACTERS_MAX,
+    "operands and operations of an SQL92 expression": sql_filter.PARTS_MAX,
+    "nesting of an SQL92 expression": sql_filter.DEPTH_MAX,
     "schedules": tables._SCHEDULES_MAX,
     "definitions of all schedules": tables._SCHEDULES_BYTES_MAX,
     "slaves of a master": ha_service._SLAVES_MAX,
-    "brokers of `reput serve --brokers`": side_by_side.BROKERS_MAX,
+    "brokers of `reput serve --brokers`": serve.BROKERS_MAX,
     "longest of the 18 delay levels": delays.DELAY_LEVELS_MS[17] / 1000,
     "interval of a schedule": schedule_messages._INTERVAL_MAX_S,
     "redeliveries of a message": group.RETRY_MAX_TIMES,

@@ -10,7 +10,7 @@ from faults.outcome import Outcome
 from faults.power_cut import record_and_cut
 from faults.workload import Expiry, Workload
 from reput_broker.store.base.results import GetStatus
-from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.message_reader import HeldExtents
 from support.inside import log_of
 from support.retention import Cleaning, FakeMachine
 

@@ -48,17 +48,14 @@ from faults.planted_directories import (
 from faults.power_cut import kills_during_recovery, power_cuts
 from faults.shared_logs import stores_sharing_a_log
 from faults.sparse_files import sparse_files
-from reput_broker.store import flush as store_flush
-from reput_broker.store import store_index
+from reput_broker.store import message_writer as store_flush
 from reput_broker.store.base import file_io
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.errors import DiskFull, FlushFailed
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import Block, PutResult, PutStatus
 from reput_broker.store.base.running_flags import RunningFlags
-from reput_broker.store.cleaners import StoreCleaners
-from reput_broker.store.flush import StoreFlush
 from reput_broker.store.index import file as index_file
+from reput_broker.store.index import service as index_service
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log import mapped_file, mapped_file_queue
 from reput_broker.store.log import walk as log_walk
@@ -67,15 +64,16 @@ from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 from reput_broker.store.log.pool import WriteBuffer
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.message_writer import MessageWriter
-from reput_broker.store.opening import judgement, log_end
+from reput_broker.store.message_writer import MessageWriter, StoreFlush
+from reput_broker.store.opening import judgement
 from reput_broker.store.opening import start as opening
-from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.judgement import IdentityCheck
+from reput_broker.store.opening.lock import AbortMarker
 from reput_broker.store.queue import files as sparse_file_queue
 from reput_broker.store.queue import reput as reput_steps
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.retention import StoreCleaners
 from reput_broker.tables import config_file
 from reput_broker.tables.offset_journal import OffsetJournal
 from reput_client.consume import pull
@@ -169,7 +167,7 @@ def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
     def walk(file: Any, sink: Any, *, check_crc: bool, flushed_offset: int) -> Any:
         return real(file, sink, check_crc=False, flushed_offset=1 << 62)
 
-    patch.setattr(log_end, "walk_file", walk)
+    patch.setattr(judgement, "walk_file", walk)
 
 
 def flushed_mark_ahead(patch: pytest.MonkeyPatch) -> None:
@@ -190,7 +188,7 @@ def unflushed_served(patch: pytest.MonkeyPatch) -> None:
 
 def damage_cut_off(patch: pytest.MonkeyPatch) -> None:
     """recovery truncates at any bad record, flushed or not"""
-    patch.setattr(log_end, "_refuse_if_flushed", _nothing)
+    patch.setattr(judgement, "_refuse_if_flushed", _nothing)
 
 
 def identity_not_checked(patch: pytest.MonkeyPatch) -> None:
@@ -376,7 +374,7 @@ def found_files_sparse(patch: pytest.MonkeyPatch) -> None:
 
 def descriptors_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
     """an index file that cannot be created without descriptors counts as one that could not be synced"""
-    patch.setattr(store_index, "is_out_of_descriptors", lambda _: False)
+    patch.setattr(index_service, "is_out_of_descriptors", lambda _: False)
 
 
 @dataclass(frozen=True)

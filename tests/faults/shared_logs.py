@@ -16,8 +16,7 @@ from faults.workload import abandon
 from reput_broker.store.base.errors import StoreError, StoreLocked
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.lock import AbortMarker, DirectoryLock
 from support.inside import log_of
 from support.stores import FakeClock, bodies, dispatch_all, put, small_options
 

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from faults.recorder import Recorder
 from reput_broker.config.sections import TopicsConfig
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import StoreError
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import Block, PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now

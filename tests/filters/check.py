@@ -9,8 +9,7 @@ from random import Random
 
 from filters.cases import NAMES, TEXTS, Case, random_case, random_properties
 from filters.ours import outcome
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import GetMessageResult
+from reput_broker.store.base.results import Block, GetMessageResult
 from reput_broker.store.message_store import MessageStore
 from reput_client.consume.pull import PulledMessages
 from reput_protocol.filter.sql import SqlFilter

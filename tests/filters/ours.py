@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.sql import SqlFilter
-from reput_protocol.filter.sql.values import NotComparable
+from reput_protocol.filter.sql.conditions import NotComparable
 from reput_protocol.properties import encode_properties
 
 

@@ -23,7 +23,7 @@ from fuzz.witness import Witness
 from reput_broker import Broker, BrokerConfig
 from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
-from reput_broker.server.strangers import Penalties
+from reput_broker.server.connection_limits import Penalties
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import ProtocolError

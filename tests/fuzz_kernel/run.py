@@ -346,9 +346,9 @@ def _mutated(rng: random.Random, data: bytes) -> bytearray:
 
 
 def _samples() -> list[tuple[str, bytes]]:
-    from reput_protocol.record.client_batch import BatchItem, encode_batch
-    from reput_protocol.record.host import Host
     from reput_protocol.record.layout import encode_blank
+    from reput_protocol.record.message_id import Host
+    from reput_protocol.record.put_block import BatchItem, encode_batch
     from reput_protocol.record.record import Record, encode_record
 
     rng = random.Random(1)

@@ -10,7 +10,7 @@ import pytest
 
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record
 from support.stores import T0, FakeClock, opened, small_options
 

@@ -7,7 +7,7 @@ import pytest
 from reput_protocol.commands.pull import PullMessageResult
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.commands.topic import RouteHeader
-from reput_protocol.record.hashing import java_hash
+from reput_protocol.kernel.tables import java_hash
 from reput_protocol.wire.frames import (
     FrameReader,
     decode_header,

@@ -18,6 +18,7 @@ from reput_protocol.codes import (
     RequestCode,
     TransactionState,
 )
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.group import (
     CheckClientBody,
@@ -28,7 +29,6 @@ from reput_protocol.commands.group import (
     ProducerData,
     UnregisterClientHeader,
 )
-from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.offset import UpdateConsumerOffsetHeader
 from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.commands.send import SendMessageHeader

@@ -6,11 +6,9 @@ import pytest
 
 from reput_protocol.kernel.records import patch_block
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.record.client_batch import BatchItem, decode_batch, encode_batch
-from reput_protocol.record.hashing import tags_code
-from reput_protocol.record.host import Host
-from reput_protocol.record.layout import crc31, encode_blank
-from reput_protocol.record.message_id import decode_offset_message_id, offset_message_id
+from reput_protocol.record.layout import crc31, encode_blank, tags_code
+from reput_protocol.record.message_id import Host, decode_offset_message_id, offset_message_id
+from reput_protocol.record.put_block import BatchItem, decode_batch, encode_batch
 from reput_protocol.record.record import Record, decode_record, encode_record
 from reput_protocol.record.scan import ScanStatus, scan_record
 

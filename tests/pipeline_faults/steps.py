@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from reput_broker.processors.fetch import FetchProcessor
+from reput_broker.processors.query import FetchProcessor
 from support.sink_broker import STEPS
 
 SINK_STEPS: Final = (*(step for step in STEPS if step != "piece"), "piece:1", "piece:2")

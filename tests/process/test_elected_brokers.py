@@ -29,7 +29,6 @@ from reput_client import Consumer, Message, Producer, ReceivedMessage, Transacti
 from reput_client.produce.staging_producer import StagingProducer, StagingScope
 from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.consumers import SendBackHeader
-from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.group import (
     ConsumerData,
     ConsumerList,
@@ -44,7 +43,7 @@ from reput_protocol.commands.offset import (
     UpdateConsumerOffsetHeader,
 )
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
-from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.commands.replica import PromoteBrokerHeader, Promotion, QueryReplicaStateHeader
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicConfig, TopicConfigTable
 from reput_protocol.errors import BrokerError, ErrorCode

@@ -19,7 +19,7 @@ from reput_protocol.commands.group import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 from reput_protocol.wire.header import HeaderType
 from support.broker_process import BrokerProcess
 from support.group_client import Connect, GroupClient, group_clients

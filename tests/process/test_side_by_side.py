@@ -11,7 +11,7 @@ import pytest
 
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import load_config
-from reput_broker.side_by_side import _SideBySide, parts_of
+from reput_broker.serve import _SideBySide, parts_of
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until

@@ -17,7 +17,7 @@ from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.errors import BrokerError, ErrorCode, FilterRefused
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 from reput_protocol.wire.header import Header, HeaderType
 from support.broker_process import BrokerProcess
 from support.command import reput

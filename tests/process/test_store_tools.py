@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import Block
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from support.broker_process import SMALL_INDEX, BrokerProcess

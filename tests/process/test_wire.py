@@ -11,10 +11,9 @@ from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCod
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.commands.topic import TopicConfig, TopicList, TopicRoute, TopicStats
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
-from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.record.put_block import BatchItem, encode_batch, encode_put_block
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value

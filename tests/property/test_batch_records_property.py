@@ -9,8 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.record.client_batch import BatchItem, decode_batch, encode_batch
-from reput_protocol.record.put_block import BlockLimits, records_of_batch
+from reput_protocol.record.put_block import (
+    BatchItem,
+    BlockLimits,
+    decode_batch,
+    encode_batch,
+    records_of_batch,
+)
 from reput_protocol.record.record import Record, encode_record
 
 _LIMITS = BlockLimits(body_bytes_max=300, properties_bytes_max=200)

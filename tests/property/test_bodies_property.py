@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Meta, structs
 
 from reput_protocol.codes import ConsumeFromWhere, ConsumeResult, ConsumeType, MessageModel
+from reput_protocol.commands.base import I32 as INTEGER
+from reput_protocol.commands.base import I64 as LONG
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyResult,
     ConsumerRunningInfo,
@@ -51,9 +54,6 @@ from reput_protocol.commands.group_description import (
     ProducerInfo,
     ProducerTable,
 )
-from reput_protocol.commands.header import I32 as INTEGER
-from reput_protocol.commands.header import I64 as LONG
-from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.offset import ConsumerStatusBody, ResetOffsetBody, ResetOffsetList
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.record.message import MessageQueue

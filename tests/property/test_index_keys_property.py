@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.dispatch_rows import scan_dispatch
-from reput_protocol.record.hashing import index_hash, index_keys
+from reput_protocol.record.layout import index_hash, index_keys
 from reput_protocol.record.record import Record, encode_record
+from reput_protocol.record.scan import scan_dispatch
 
 plain = st.text("abz09-_", min_size=1, max_size=6)
 values = plain | st.sampled_from(["é", "Aa BB", " a  b ", "a b", "x" * 40, "UNIQ_KEY", "\U0001f600"])

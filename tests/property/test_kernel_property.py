@@ -26,11 +26,11 @@ from reput_protocol.kernel.records import (
 )
 from reput_protocol.kernel.tables import distinct, gather, property_columns, property_places
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.dispatch_rows import SEEN, DispatchRows, scan_dispatch
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
 from reput_protocol.record.record import Record, encode_record
+from reput_protocol.record.scan import SEEN, DispatchRows, scan_dispatch
 from support import reference_records as reference
 
 TOPICS = ["orders", "%RETRY%" + "g" * 140, "größe"]

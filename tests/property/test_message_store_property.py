@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import GetStatus, PutResult, PutStatus
+from reput_broker.store.base.results import Block, GetStatus, PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.message import Message

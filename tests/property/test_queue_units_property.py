@@ -11,14 +11,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import rows_by_queue
+from reput_broker.store.base.dispatch import DeletedTopics, rows_by_queue
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.files import QueueFileCache
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.dispatch_rows import scan_dispatch
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 from reput_protocol.record.record import Record, encode_record
+from reput_protocol.record.scan import scan_dispatch
 
 TRANSACTION_STATES = (0, 4, 8, 12)  # none, prepared, committed, rolled back
 

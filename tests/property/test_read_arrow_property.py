@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store.base.block import Block
+from reput_broker.store.base.results import Block
 from reput_client.arrow import read_arrow
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block

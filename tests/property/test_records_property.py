@@ -15,14 +15,19 @@ from reput_protocol.properties import (
     find_property,
 )
 from reput_protocol.record.columns import RecordColumns
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import record_version_for
 from reput_protocol.record.message import Message, encode_properties_text
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.put_block import check_put_block, encode_put_block
-from reput_protocol.record.record import Record, decode_record, encode_record
-from reput_protocol.record.redirect import redirect_record
+from reput_protocol.record.record import (
+    Record,
+    RecordView,
+    decode_record,
+    encode_record,
+    record_views,
+    redirect_record,
+)
 from reput_protocol.record.scan import ScanStatus, scan_record
-from reput_protocol.record.view import RecordView, record_views
 
 i32 = st.integers(-(2**31), 2**31 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)

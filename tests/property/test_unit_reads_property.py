@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reput_broker.store.base.results import Extent, TransferLimits
-from reput_broker.store.select_entries import GET_BYTES_MIN, LogWindow, Selection, select, spans_files
+from reput_broker.store.message_reader import GET_BYTES_MIN, LogWindow, Selection, select, spans_files
 from reput_protocol.filter.tags import TagFilter, tag_hash
 from reput_protocol.kernel.units import (
     address_units,
@@ -21,7 +21,7 @@ from reput_protocol.kernel.units import (
     unit_table,
     valid_units,
 )
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 
 Units = list[ConsumeQueueUnit]

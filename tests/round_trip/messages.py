@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutStatus
+from reput_broker.store.base.results import Block, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block

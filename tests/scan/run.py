@@ -29,7 +29,7 @@ from cluster_faults.network import Network, Unavailable, address_of, enter, insi
 from reput_broker.ha.admission import old_proof_frame
 from reput_client import Credentials
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.wire.header import HeaderType
 from scan.findings import HEAD, UNAVAILABLE, Finding, row
 from scan.half_open import BEGINNINGS, ENDS_S, scan_half_open, scan_proxy_headers

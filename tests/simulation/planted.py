@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from reput_broker.put.pending_puts import PendingPut
+from reput_broker.put.progress import PendingRequest
 from reput_broker.remoting.request import PutAck
 from support import planted_bugs
 
@@ -36,7 +36,7 @@ def acknowledged_before_the_copy() -> None:
 
     real = LogProgress.answer_when
 
-    def hasty(self: LogProgress, level: PutAck, end_offset: int, put: PendingPut) -> None:
+    def hasty(self: LogProgress, level: PutAck, end_offset: int, put: PendingRequest) -> None:
         self.replicated.advance(end_offset)
         real(self, level, end_offset, put)
 
@@ -58,7 +58,7 @@ def shorter_log_promoted() -> None:
 
 def no_fence() -> None:
     """a master accepts and acknowledges after its lease, until the engine tells it that there is another"""
-    from reput_broker.put.fence import Fence
+    from reput_broker.put.put_lock import Fence
 
     Fence.expiry = lambda self: self._ended  # type: ignore[method-assign]
     Fence.left_s = property(lambda _: 1.0)  # type: ignore[assignment]

@@ -22,10 +22,9 @@ from reput_broker.remoting.request import (
     Response,
 )
 from reput_broker.server.connection import Addresses, Connection, Shared
-from reput_broker.server.connection_refusals import ConnectionRefusals
+from reput_broker.server.connection_limits import ConnectionRefusals, Strangers
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.memory import HeldBytes
-from reput_broker.server.strangers import Strangers
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.send import PutMessageHeader

@@ -22,10 +22,8 @@ from reput_broker.config.sections import StoreConfig
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.delay.state import open_delay_state
 from reput_broker.delay.waiting_messages import Canceller
-from reput_broker.put.arrivals import Arrivals
-from reput_broker.put.fence import Fence
-from reput_broker.put.own_puts import OwnPuts
-from reput_broker.put.put_lock import PutLock
+from reput_broker.pull import Arrivals
+from reput_broker.put.put_lock import Fence, OwnPuts, PutLock
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore

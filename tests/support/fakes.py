@@ -19,10 +19,8 @@ from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.client_batch import BatchItem, decode_batch
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import offset_message_id_of
-from reput_protocol.record.put_block import BlockCheck, check_put_block, encode_block
+from reput_protocol.record.message_id import Host, offset_message_id_of
+from reput_protocol.record.put_block import BatchItem, BlockCheck, check_put_block, decode_batch, encode_block
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from reput_protocol.codes import MessageModel, PullSysFlag, RequestCode
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.group import (
     ConsumerData,
     ConsumerList,
@@ -24,7 +25,6 @@ from reput_protocol.commands.group import (
     SubscriptionData,
     UnregisterClientHeader,
 )
-from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.offset import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.names import retry_topic

@@ -6,7 +6,7 @@ from typing import Any
 
 from reput_broker import Broker
 from reput_broker.compose.master import MasterParts
-from reput_broker.compose.slave import SlaveParts
+from reput_broker.compose.running_tenure import SlaveParts
 from reput_broker.compose.storage import Storage
 from reput_broker.ha.election.elector import Elector
 from reput_broker.staging.committer import Committer

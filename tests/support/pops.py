@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import PopHandle, PopMessageResult, marked_topic, retry_mark
-from reput_protocol.record.record import Record, decode_record
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import Record, decode_record, record_views
 from reput_protocol.wire.header import Value
 from support.raw_client import RawClient
 

@@ -8,11 +8,11 @@ from zlib import crc32
 
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
+from reput_protocol.kernel.tables import java_hash
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from reput_protocol.properties import decode_properties, ends_with_crc_property
 from reput_protocol.property_rules import properties_fault
-from reput_protocol.record.hashing import index_hash, index_keys, java_hash
-from reput_protocol.record.layout import MAGIC_V1, topic_field
+from reput_protocol.record.layout import MAGIC_V1, index_hash, index_keys, topic_field
 from reput_protocol.record.put_block import BlockLimits, RecordTooLarge
 
 _HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")

@@ -6,10 +6,9 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from reput_broker.store.cleaners import CleanCommitLog, CleanConsumeQueue, DeletedFile
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.retention import RetentionRules
-from reput_broker.tenure.core import Surroundings
+from reput_broker.store.retention import CleanCommitLog, CleanConsumeQueue, DeletedFile, RetentionRules
+from reput_broker.tenure import Surroundings
 from support.stores import T0, dispatch_all, put
 
 HOUR_MS = 3_600_000

@@ -12,7 +12,7 @@ from reput_protocol.commands.stage import CommitStagedBody, StagedPart, encode_s
 from reput_protocol.kernel.records import crc32
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 from reput_protocol.wire.header import Header, Value
 from support.raw_client import RawClient
 

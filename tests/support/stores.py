@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import GetMessageResult, GetStatus, PutResult, TransferLimits
+from reput_broker.store.base.results import Block, GetMessageResult, GetStatus, PutResult, TransferLimits
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.record.hashing import tags_code
-from reput_protocol.record.host import Host, born_host_bytes
+from reput_protocol.record.layout import tags_code
 from reput_protocol.record.message import Message
+from reput_protocol.record.message_id import Host, born_host_bytes
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.store.unit import is_address

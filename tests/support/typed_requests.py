@@ -14,9 +14,7 @@ from msgspec.structs import fields
 
 import reput_protocol.commands
 from reput_protocol.codes import RequestCode, TransactionState
-from reput_protocol.commands.body import encode_json
-from reput_protocol.commands.header import CommandHeader
-from reput_protocol.commands.request import RequestType
+from reput_protocol.commands.base import CommandHeader, RequestType, encode_json
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.names import Names
 from reput_protocol.wire.header import Value

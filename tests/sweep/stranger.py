@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands.named_fields import named_fields
-from reput_protocol.commands.request import RequestType, Sender
+from reput_protocol.commands.base import RequestType, Sender, named_fields
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.names import Names, retry_topic
 from reput_protocol.properties import encode_properties
 from reput_protocol.property_rules import RULES, PropertyRule
-from reput_protocol.record.client_batch import BatchItem, encode_batch
-from reput_protocol.record.put_block import encode_block
-from reput_protocol.record.view import record_views
+from reput_protocol.record.put_block import BatchItem, encode_batch, encode_block
+from reput_protocol.record.record import record_views
 from reput_protocol.wire.header import Header, HeaderType, Value
 from support.raw_client import RawClient
 from support.typed_requests import request_of

@@ -8,7 +8,7 @@ from typing import Any, Final
 from reput_broker.access.model import User, Users
 from reput_client import Credentials
 from reput_protocol.codes import MessageSysFlag, RequestCode
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.names import BROKERS_GROUPS, Names, dlq_topic, retry_topic
 from reput_protocol.properties import encode_properties
 from reput_protocol.rights import rule_of

@@ -15,7 +15,7 @@ from reput_broker import Broker, BrokerConfig
 from reput_broker.access.requests import requirement_of
 from reput_broker.remoting.request import Handler
 from reput_protocol.codes import OWN_REQUEST_CODE_MIN
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import Kind, RequestType, Sender
 from reput_protocol.commands.table import NOT_SERVED, REQUESTS
 
 HEAD = """\

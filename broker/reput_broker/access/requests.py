@@ -23,8 +23,7 @@ from reput_broker.access.model import Need
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.remoting.request import Request
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.named_fields import NamedField, named_fields
-from reput_protocol.commands.request import RequestType
+from reput_protocol.commands.base import NamedField, RequestType, named_fields
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import HeaderFieldError
 from reput_protocol.names import Names, popped_topic

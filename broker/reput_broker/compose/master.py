@@ -9,8 +9,14 @@ import trio
 from typing_extensions import override
 
 from reput_broker.access.control import AccessControl
-from reput_broker.compose.base import BrokerBase
-from reput_broker.compose.parts import CommonParts, HasHandlers, RoleParts, build_core, handlers_of
+from reput_broker.compose.parts import (
+    BrokerBase,
+    CommonParts,
+    HasHandlers,
+    RoleParts,
+    build_core,
+    handlers_of,
+)
 from reput_broker.compose.storage import Storage
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.membership import GroupMembersFile
@@ -25,21 +31,20 @@ from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature
 from reput_broker.processors.send import PutProcessor, SendProcessor
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Handler
 from reput_broker.reply.processor import ReplyProcessor
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.schedule.feature import ScheduleFeature
-from reput_broker.send.deduplicated_puts import DeduplicatedPuts
-from reput_broker.send.send_redirects import SendRedirects
-from reput_broker.server.acceptor import Acceptor
+from reput_broker.send.deduplication import DeduplicatedPuts
+from reput_broker.send.send_records import SendRedirects
+from reput_broker.server.gate import Acceptor
 from reput_broker.server.listener import address_of, listen
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.transactions.feature import TransactionFeature
 from reput_broker.transactions.half_messages import TransactionTable
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
-from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.commands.replica import HAConnectionRuntimeInfo, HARuntimeInfo, QueryReplicaStateHeader
 
 
 class MasterParts(RoleParts):

@@ -1,46 +1,97 @@
-"""The services and request processors that a broker has in every role, built over its open storage."""
+"""What a broker has in every role: what it keeps when its role changes, and the services and request processors that
+are built over its open storage.
+"""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
-from reput_broker.access.control import AccessControl
+from reput_broker.access.control import Access, AccessControl
 from reput_broker.access.processor import UsersProcessor
-from reput_broker.compose.base import BrokerBase
+from reput_broker.compose.open_files import OpenFiles
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
+from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.group_state import GroupAccess, GroupState
+from reput_broker.ha.election.elector import Elector
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.registration import OwnBroker
 from reput_broker.namesrv.route_info import RouteInfoManager
-from reput_broker.observe.health import StoreHealth
-from reput_broker.observe.metrics import GroupSources
+from reput_broker.observe.health import Health, StoreHealth
+from reput_broker.observe.history.recorder import History
+from reput_broker.observe.metrics import GroupSources, MetricsSources
 from reput_broker.observe.statistics import Statistics
-from reput_broker.processors.client import ClientProcessor, LockProcessor
-from reput_broker.processors.fetch import FetchProcessor
-from reput_broker.processors.group_members import GroupMembersProcessor, GroupOverviewProcessor
-from reput_broker.processors.group_settings import ColdQuotaProcessor, GroupSettingsProcessor
+from reput_broker.processors.client import (
+    ClientProcessor,
+    GroupMembersProcessor,
+    GroupOverviewProcessor,
+    LockProcessor,
+)
 from reput_broker.processors.offset import GroupOffsetsProcessor, OffsetProcessor
-from reput_broker.processors.operations import PromotionProcessor
+from reput_broker.processors.operations import Operations, PromotionProcessor
 from reput_broker.processors.pull import PullProcessor
-from reput_broker.processors.query import QueryProcessor
+from reput_broker.processors.query import FetchProcessor, QueryProcessor
 from reput_broker.processors.runtime_info import RuntimeInfoProcessor
+from reput_broker.processors.settings import ColdQuotaProcessor, GroupSettingsProcessor, TopicProcessor
 from reput_broker.processors.spans import Spans
-from reput_broker.processors.topic import TopicProcessor
-from reput_broker.pull.filter_check import FilterCheck
-from reput_broker.pull.long_polling import HELD_BYTES
-from reput_broker.put.fence import Fence
+from reput_broker.pull import HELD_BYTES, FilterCheck
+from reput_broker.put.put_lock import Fence
 from reput_broker.put.put_path import PutPath
 from reput_broker.remoting.request import Client, Handler
-from reput_broker.retention.clean_service import CleanFilesService
+from reput_broker.retention import CleanFilesService
 from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
+from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server
 from reput_broker.tables.topic_access import TopicAccess
-from reput_broker.tenure.core import Core, RoleDuties
+from reput_broker.tenure import Core, RoleDuties, Surroundings, TenureSource
+
+
+@dataclass(slots=True)
+class BrokerBase:
+    """What a broker has in every role."""
+
+    config: BrokerConfig
+    surroundings: Surroundings
+    sources: MetricsSources
+    tenures: TenureSource
+    waits_for_room: bool
+    """Whether a start waits while the disk is full, instead of raising."""
+    operations: Operations
+    history: History
+    """The figures of the past days."""
+    cold_quotas: ColdQuotas
+    """How much groups may read from the disk."""
+    access: Access = None
+    """What checks the requests, in every role."""
+    routes: RouteInfoManager = field(default_factory=lambda: RouteInfoManager(None, trio.current_time))
+    """What other brokers have registered with this one."""
+    stop_wanted: trio.Event = field(default_factory=trio.Event)
+    open_files: OpenFiles = field(init=False)
+    address: tuple[str, int] = ("", 0)
+    """Where clients on this machine reach the broker."""
+    listeners: dict[str, socket.socket] = field(default_factory=dict)
+    """Bound sockets of the protocol, by name."""
+    ha_listener: socket.socket | None = None
+    """The bound socket on which slaves are served; None if none are."""
+    gate: Gate = field(init=False)
+    """What connections pass before their first request."""
+
+    @property
+    def elector(self) -> Elector | None:
+        """What decides the role, if an engine elects."""
+        return self.tenures if isinstance(self.tenures, Elector) else None
+
+    @property
+    def health(self) -> Health:
+        """What /readyz shows."""
+        return self.sources.health
+
 
 _LOOK_S = 1.0
 

@@ -1,4 +1,5 @@
-"""The broker in one role, from opening the store to closing it: `run` has the order.
+"""The broker in one role, from opening the store to closing it: `run` has the order. What a slave has and a master has
+not.
 
 A change of role closes everything and opens it again in the new role, over the same sockets. There is no other way from
 one role to another, so that a broker that has changed its role is like one that has just started in it.
@@ -13,10 +14,11 @@ from typing import TypeVar
 
 import structlog
 import trio
+from typing_extensions import override
 
-from reput_broker.compose.base import BrokerBase
+from reput_broker.access.control import AccessControl
 from reput_broker.compose.master import MasterParts
-from reput_broker.compose.slave import SlaveParts
+from reput_broker.compose.parts import BrokerBase, CommonParts, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import (
     FreeSpace,
     Storage,
@@ -24,23 +26,183 @@ from reput_broker.compose.storage import (
     open_when_there_is_room,
     store_options,
 )
-from reput_broker.ha.election.elector import Leadership
+from reput_broker.ha.client import HAClient
+from reput_broker.ha.election.elector import Elector, Leadership
 from reput_broker.ha.election.engine import LeaseLost
+from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.reopen import Reopen
-from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, in_every_role, refusal_while_completing
+from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
+from reput_broker.ha.role_refusals import (
+    NOT_WHILE_COMPLETING,
+    SlaveRefusals,
+    in_every_role,
+    refusal_while_completing,
+)
+from reput_broker.ha.service import MasterLog
+from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, StoreHealth
 from reput_broker.observe.history.file import What
+from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.processors.runtime_info import HistoryProcessor
+from reput_broker.put.put_lock import Fence
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.results import RecoveryReport
-from reput_broker.tenure.roles import Tenure
+from reput_broker.tenure import Master, Role, Tenure
+from reput_protocol.commands.replica import HAClientRuntimeInfo, HARuntimeInfo
 from reput_protocol.errors import ReputError, leaves
 
 log = structlog.get_logger(__name__)
-
 T = TypeVar("T")
+
+
+class SlaveParts(RoleParts):
+    """What serves requests as a slave, and the tasks behind it. Start `tasks` before `server`.
+
+    It delivers no delayed messages, checks no transactions and publishes no batches: its master does, and their effects
+    arrive in the log.
+
+    Args:
+        storage: opened for a slave.
+        on_reopen: see `HAClient`.
+    """
+
+    is_slave = True
+
+    def __init__(
+        self,
+        base: BrokerBase,
+        storage: Storage,
+        store_health: StoreHealth,
+        *,
+        on_reopen: Callable[[int | None, str], Awaitable[None]],
+    ) -> None:
+        tenures, config = base.tenures, base.config
+        if config.election.is_on or isinstance(tenures, Elector):
+            storage.store.confirm_offset = 0  # until the master says more
+        self.core = core = build_core(base, storage, store_health, Fence())
+        self._epochs = storage.epochs
+        self._common = common = CommonParts(core, self, base.routes)
+        self.master_log = MasterLog(lambda: core.store.max_physical_offset)
+        self.copying = HAClient(core, self._epochs, self.master_log, base.routes.members, on_reopen=on_reopen)
+        self.tables = SlaveSynchronize(
+            core.store,
+            core.tables,
+            self.master_log,
+            self._accepted,
+            self._forget_topic,
+            partial(MasterClient, config=config),
+            member=config.broker_id if isinstance(tenures, Elector) else None,
+            on_confirmed=self.copying.note_confirmed,
+        )
+        refusals = SlaveRefusals(
+            config.ha,
+            self._master_address,
+            base.routes.members.who_may_lead,
+            has_offsets=lambda: self.tables.has_offsets,
+            is_confirmed=lambda: core.store.is_confirmed,
+        )
+        common.own.lost_master = lambda: self.copying.lost_master
+        if isinstance(tenures, Elector):
+            tenures.before_taking_over(self.tables.complete)
+        handlers = refusals.handlers(
+            handlers_of(
+                (
+                    *common.processors,
+                    ReplicaStateProcessor(core, self._epochs, base.routes.members, epoch=0, ha_port=None),
+                    HAStatusProcessor(self._ha_status, core.store.set_master_flushed_offset),
+                )
+            )
+        )
+        if isinstance(core.access, AccessControl):
+            handlers = proving(handlers, (config.cluster, config.broker_name))
+        self.server = common.server(handlers, base)
+        core.sources.replication = self._figures
+
+    @override
+    async def before_delete(self) -> None:
+        pass
+
+    @override
+    def needed_from(self) -> None:
+        return None
+
+    @override
+    def waiting_from(self) -> int:
+        # What the master keeps, messages that wait for their time among it, a new master needs.
+        return self.tables.master_min_offset
+
+    @override
+    def runtime_figures(self) -> dict[str, object]:
+        return {}
+
+    @override
+    def reaches_master(self) -> bool:
+        return self.copying.is_connected
+
+    @override
+    def ids_to_pull_from(self) -> list[int]:
+        return [self.core.tenures.current.broker_id]
+
+    def _accepted(self) -> Master | None:
+        """Return the master once its history is that of this log: the tables of another would not fit."""
+        return self.core.tenures.current.master if self.copying.is_connected else None
+
+    def _forget_topic(self, topic: str) -> None:
+        self.core.groups.forget_topic(topic)
+        self.core.hold.release_topic(topic)
+
+    def _master_address(self) -> str | None:
+        master = self.core.tenures.current.master
+        return None if master is None else master.address
+
+    def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return the tasks that run as long as the broker is a slave."""
+        return (
+            *self._common.tasks(),
+            self.copying.run,
+            self.tables.run,
+            partial(self._common.show_replication, lambda: (self.copying.is_connected, self.copying.state)),
+        )
+
+    def status(self) -> dict[str, object]:
+        """Return what /status shows."""
+        return {
+            "master": self._master_address(),
+            "replication": self.copying.state,
+            "is_connected": self.copying.is_connected,
+            "behind_bytes": self.master_log.lag_bytes,
+            "behind_s": round(self.master_log.lag_s, 3),
+            "tables_age_s": round(self.tables.age_s, 3),
+        }
+
+    def _figures(self) -> ReplicationFigures:
+        figures = SlaveFigures(
+            self.core.tenures.current.master is not None,
+            self.copying.is_connected,
+            self.master_log.lag_bytes,
+            self.master_log.lag_s,
+            self.tables.age_s,
+        )
+        return ReplicationFigures(Role.SLAVE, self._epochs.last, None, figures)
+
+    def _ha_status(self) -> HARuntimeInfo:
+        copying, core = self.copying, self.core
+        received_ms = 0
+        if copying.received_at is not None:
+            received_ms = core.clock_ms() - round((trio.current_time() - copying.received_at) * 1000)
+        client = HAClientRuntimeInfo(
+            self._master_address() or "",
+            0,
+            core.store.max_physical_offset,
+            received_ms,
+            received_ms,
+            self.master_log.end,
+            copying.is_connected,
+        )
+        return HARuntimeInfo(client=client)
+
 
 _CHANGE_GRACE_S = 0.5
 """The time that running requests get at a change of role. A request that gets no answer has an unknown outcome for its

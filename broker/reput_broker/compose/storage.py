@@ -27,8 +27,7 @@ from reput_broker.pop.positions import (
     recover_positions,
     take_back_positions,
 )
-from reput_broker.pull.long_polling import PullRequestHoldService
-from reput_broker.put.arrivals import Arrivals
+from reput_broker.pull import Arrivals, PullRequestHoldService
 from reput_broker.staging.batches import StagingState
 from reput_broker.store.base.errors import DiskFull, FlushFailed, directory_refusals
 from reput_broker.store.base.file_io import is_no_space, sync_directory
@@ -42,7 +41,7 @@ from reput_broker.tables.tables import Tables
 from reput_broker.transactions.op_queue import recover_transactions
 from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 
 log = structlog.get_logger(__name__)
 

@@ -25,32 +25,10 @@ from pydantic import (
     field_validator,
 )
 
+from reput_broker.config import sections
 from reput_broker.config.errors import ConfigError, ConfigProblem, problems_of
 from reput_broker.config.options import flatten, option_fields
-from reput_broker.config.sections import (
-    AccessConfig,
-    ConsoleConfig,
-    DedupConfig,
-    DelayConfig,
-    ElectionConfig,
-    FiltersConfig,
-    GroupsConfig,
-    HAConfig,
-    LimitsConfig,
-    LogConfig,
-    LongPollingConfig,
-    MetricsConfig,
-    OffsetsConfig,
-    RepliesConfig,
-    Section,
-    SinkConfig,
-    StoreConfig,
-    TlsConfig,
-    TopicsConfig,
-    TracingConfig,
-    TransactionsConfig,
-    option,
-)
+from reput_broker.config.sections import Section, option
 from reput_broker.config.value_types import (
     Addresses,
     DataPath,
@@ -153,26 +131,26 @@ class BrokerConfig(Section):
     """Time that running requests get at shutdown. Longer than any ordinary request; keep the supervisor's kill timeout
     10 s above it."""
     # Each configuration has its own sections, because a reload sets their live options.
-    access: AccessConfig = Field(default_factory=AccessConfig)
-    store: StoreConfig = Field(default_factory=StoreConfig)
-    ha: HAConfig = Field(default_factory=HAConfig)
-    election: ElectionConfig = Field(default_factory=ElectionConfig)
-    topics: TopicsConfig = Field(default_factory=TopicsConfig)
-    limits: LimitsConfig = Field(default_factory=LimitsConfig)
-    log: LogConfig = Field(default_factory=LogConfig)
-    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
-    tracing: TracingConfig = Field(default_factory=TracingConfig)
-    offsets: OffsetsConfig = Field(default_factory=OffsetsConfig)
-    dedup: DedupConfig = Field(default_factory=DedupConfig)
-    groups: GroupsConfig = Field(default_factory=GroupsConfig)
-    filters: FiltersConfig = Field(default_factory=FiltersConfig)
-    sink: SinkConfig = Field(default_factory=SinkConfig)
-    long_polling: LongPollingConfig = Field(default_factory=LongPollingConfig)
-    delay: DelayConfig = Field(default_factory=DelayConfig)
-    transactions: TransactionsConfig = Field(default_factory=TransactionsConfig)
-    replies: RepliesConfig = Field(default_factory=RepliesConfig)
-    console: ConsoleConfig = Field(default_factory=ConsoleConfig)
-    tls: TlsConfig = Field(default_factory=TlsConfig)
+    access: sections.AccessConfig = Field(default_factory=sections.AccessConfig)
+    store: sections.StoreConfig = Field(default_factory=sections.StoreConfig)
+    ha: sections.HAConfig = Field(default_factory=sections.HAConfig)
+    election: sections.ElectionConfig = Field(default_factory=sections.ElectionConfig)
+    topics: sections.TopicsConfig = Field(default_factory=sections.TopicsConfig)
+    limits: sections.LimitsConfig = Field(default_factory=sections.LimitsConfig)
+    log: sections.LogConfig = Field(default_factory=sections.LogConfig)
+    metrics: sections.MetricsConfig = Field(default_factory=sections.MetricsConfig)
+    tracing: sections.TracingConfig = Field(default_factory=sections.TracingConfig)
+    offsets: sections.OffsetsConfig = Field(default_factory=sections.OffsetsConfig)
+    dedup: sections.DedupConfig = Field(default_factory=sections.DedupConfig)
+    groups: sections.GroupsConfig = Field(default_factory=sections.GroupsConfig)
+    filters: sections.FiltersConfig = Field(default_factory=sections.FiltersConfig)
+    sink: sections.SinkConfig = Field(default_factory=sections.SinkConfig)
+    long_polling: sections.LongPollingConfig = Field(default_factory=sections.LongPollingConfig)
+    delay: sections.DelayConfig = Field(default_factory=sections.DelayConfig)
+    transactions: sections.TransactionsConfig = Field(default_factory=sections.TransactionsConfig)
+    replies: sections.RepliesConfig = Field(default_factory=sections.RepliesConfig)
+    console: sections.ConsoleConfig = Field(default_factory=sections.ConsoleConfig)
+    tls: sections.TlsConfig = Field(default_factory=sections.TlsConfig)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _path: Path | None = PrivateAttr(default=None)

@@ -21,7 +21,7 @@ from reput_broker.config.value_types import (
     Url,
     Urls,
 )
-from reput_broker.store.base.memory_limit import memory_limit_bytes
+from reput_broker.store.base.options import memory_limit_bytes
 from reput_protocol.wire.signature import Credentials, check_secret, check_user_name
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0

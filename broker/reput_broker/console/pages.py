@@ -18,8 +18,8 @@ from reput_broker.console.members import TIMEOUT_S, Member
 from reput_broker.console.source import ROWS_MAX, Query, Source
 from reput_broker.observe.history.file import COLUMNS
 from reput_protocol.commands.group_description import GroupQueue, GroupSummary
-from reput_protocol.commands.history import ROWS_MAX as HISTORY_ROWS_MAX
-from reput_protocol.commands.history import BrokerHistory
+from reput_protocol.commands.statistics import ROWS_MAX as HISTORY_ROWS_MAX
+from reput_protocol.commands.statistics import BrokerHistory
 from reput_protocol.errors import BrokerError, ErrorCode, GroupNotFound, PermissionDenied, ReputError
 from reput_protocol.names import is_system_group
 

@@ -40,10 +40,8 @@ from reput_protocol.properties import (
     find_property,
 )
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
-from reput_protocol.record.hashing import tags_code
-from reput_protocol.record.record import Record
-from reput_protocol.record.redirect import redirect_record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.layout import tags_code
+from reput_protocol.record.record import Record, RecordView, redirect_record
 
 _ROLL_BYTES = 64
 """Room for what rescheduling adds, and for a checksum."""

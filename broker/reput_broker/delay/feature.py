@@ -22,10 +22,10 @@ from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
 from reput_broker.delay.waiting_messages import Cancelled, Canceller, WaitingMessages, WalkCursor, has_key
 from reput_broker.observe.metrics import DelaySources
-from reput_broker.put.pending_puts import PendingRequest
+from reput_broker.put.progress import PendingRequest
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import encode
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands import delay as commands
 from reput_protocol.errors import ErrorCode, HeaderFieldError, ReputError, refusal_remark

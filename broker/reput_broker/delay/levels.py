@@ -21,8 +21,7 @@ from reput_broker.tables.config_file import ConfigFile, DataVersion, encode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
-from reput_protocol.record.record import decode_record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import RecordView, decode_record
 from reput_protocol.store.unit import is_address
 
 _UNITS_A_READ = 128

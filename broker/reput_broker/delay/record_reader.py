@@ -12,8 +12,8 @@ import trio
 from reput_broker.store.base.errors import FileMissing
 from reput_broker.store.base.results import Extent
 from reput_broker.store.message_store import ACCESS_IN_MEMORY_PERCENT, MessageStore
+from reput_protocol.record.record import RecordView
 from reput_protocol.record.scan import ScanStatus, scan_record
-from reput_protocol.record.view import RecordView
 
 RecordRange = tuple[int, int]
 """Log offset and size of a record."""

@@ -25,9 +25,9 @@ from reput_broker.observe.counters import UNKNOWN_TOPIC, DelayStats
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile
+from reput_protocol.kernel.tables import java_hash
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from reput_protocol.record.hashing import java_hash
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import RecordView
 
 log = structlog.get_logger(__name__)
 

@@ -21,13 +21,13 @@ from reput_broker.delay.timer_checkpoint import FileDigests
 from reput_broker.store.base.errors import FlushFailed, ForeignFile
 from reput_broker.store.base.file_io import (
     create_file,
+    list_stream_files,
     make_directories,
     sync_data,
     sync_directory,
     write_all,
     zero_range,
 )
-from reput_broker.store.base.file_names import list_stream_files
 from reput_protocol.kernel.timer import timer_units, timer_units_ahead
 from reput_protocol.record.layout import MAGIC_BLANK
 from reput_protocol.store.files import file_name

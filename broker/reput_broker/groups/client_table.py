@@ -20,7 +20,7 @@ from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import ErrorCode
 from reput_protocol.kernel.records import properties_have_any, record_starts
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.head import properties_of, size_at
+from reput_protocol.record.layout import properties_of, size_at
 
 _ASKS: Final = (names.REPLY_TO_CLIENT.encode() + b"\x01",)
 

@@ -25,7 +25,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.errors import ReputError
 from reput_protocol.names import is_system_group
-from reput_protocol.record.head import STORE_TIME_BYTES, store_timestamp_at
+from reput_protocol.record.layout import STORE_TIME_BYTES, store_timestamp_at
 
 log = structlog.get_logger(__name__)
 

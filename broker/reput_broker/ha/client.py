@@ -30,8 +30,7 @@ from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemoteUnreachable, dial
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.log.walk import can_be_topic
-from reput_broker.tenure.core import Core
-from reput_broker.tenure.roles import Master
+from reput_broker.tenure import Core, Master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
@@ -39,7 +38,7 @@ from reput_protocol.errors import ReputError, leaves
 from reput_protocol.kernel.records import BLANK, INVALID, RECORD, checksum_faults, scan_records
 from reput_protocol.kernel.tables import runs
 from reput_protocol.record.layout import BLANK_BYTES
-from reput_protocol.record.row import STORE_TIMESTAMP_MS, WIDTH
+from reput_protocol.record.scan import STORE_TIMESTAMP_MS, WIDTH
 from reput_protocol.wire.header import HeaderType
 
 log = structlog.get_logger(__name__)

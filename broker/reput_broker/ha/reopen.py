@@ -19,8 +19,7 @@ import msgspec
 
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.file_io import make_directories, replace_file, sync_directory
-from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.lock import AbortMarker, DirectoryLock
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,17 @@ from reput_broker.remoting.request import (
     write_in_turns,
 )
 from reput_broker.tables.config_file import DataVersion
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import encode_json
-from reput_protocol.commands.ha import HARuntimeInfo, ResetMasterFlushOffsetHeader
-from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
-from reput_protocol.commands.table_sync import (
+from reput_protocol.commands.base import encode_json
+from reput_protocol.commands.replica import (
     ANNOUNCED_TABLES,
     ConsumerOffsetTable,
+    HARuntimeInfo,
+    QueryReplicaStateHeader,
+    ReplicaAdmission,
+    ReplicaState,
+    ResetMasterFlushOffsetHeader,
     SyncTableHeader,
     SyncTableResult,
 )

@@ -20,10 +20,10 @@ from typing import Final
 
 from reput_broker.config.sections import HAConfig
 from reput_broker.put.appender import not_master
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_protocol.codes import ResponseCode
-from reput_protocol.commands.request import Content, Kind
+from reput_protocol.commands.base import Content, Kind
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode
 

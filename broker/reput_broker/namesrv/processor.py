@@ -16,7 +16,7 @@ from reput_broker.tables.tables import KVConfigManager
 from reput_broker.tables.topic_access import no_topic
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands import namesrv as commands
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.commands.topic import (
     DeleteTopicHeader,
     KVTable,

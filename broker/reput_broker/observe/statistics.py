@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from reput_broker.observe.counters import PUT_TIMES, Counters
-from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.base.results import StoreStats
 from reput_protocol.commands.statistics import BrokerStats, BrokerStatsItem
 
 ROUND_S: Final = 10

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from reput_protocol import properties as names
-from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.host import Host
-from reput_protocol.record.record import Record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.message_id import Host
+from reput_protocol.record.record import Record, RecordView
 
 REVIVE_QUEUES: Final = 8
 """(RocketMQ: reviveQueueNum.)"""

@@ -25,14 +25,14 @@ from reput_broker.pop.checkpoints import CheckPoint, CheckPointKey
 from reput_broker.pop.polling import PollingKey
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.state import WRONG_OFFSET, PopState, size_of
-from reput_broker.pull.cold_reads import ColdReads
+from reput_broker.pull import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages
-from reput_broker.send.fitted_properties import fitted_properties
+from reput_broker.send.retry_records import fitted_properties
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import GetMessageResult, GetStatus, PutStatus
-from reput_broker.store.select_entries import FilteredGet
-from reput_broker.tenure.core import Core
+from reput_broker.store.message_reader import FilteredGet
+from reput_broker.tenure import Core
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
@@ -54,8 +54,7 @@ from reput_protocol.commands.pop import (
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.names import RETRY_PREFIX
-from reput_protocol.record.redirect import redirect_record
-from reput_protocol.record.view import RecordView, record_views
+from reput_protocol.record.record import RecordView, record_views, redirect_record
 
 log = structlog.get_logger(__name__)
 

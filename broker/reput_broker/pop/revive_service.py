@@ -26,10 +26,15 @@ from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
 from reput_broker.pop.state import PRIORITY_TYPE, InFlightMessages
-from reput_broker.send.fitted_properties import fitted_properties
-from reput_broker.send.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
+from reput_broker.send.retry_records import (
+    DeadLetterReason,
+    dead_letter,
+    fitted_properties,
+    next_attempt,
+    set_origin,
+)
 from reput_broker.store.base.results import PutStatus
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol import properties as names
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
@@ -42,11 +47,9 @@ from reput_protocol.names import (
     revive_topic,
 )
 from reput_protocol.properties import CRC_PROPERTY_BYTES
-from reput_protocol.record.delays import priority_of
-from reput_protocol.record.expiry import fix_expiry
+from reput_protocol.record.delays import fix_expiry, priority_of
 from reput_protocol.record.layout import record_bytes
-from reput_protocol.record.record import Record, decode_record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.record import Record, RecordView, decode_record
 
 log = structlog.get_logger(__name__)
 

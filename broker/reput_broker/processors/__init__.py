@@ -1,7 +1,6 @@
 """Processors of requests, a file each per family; those of a feature are in the folder of the feature.
 
-Messages: `send` stores them, `pull` and `fetch` read queues, `query` finds single ones; `spans` traces them.
-Queues and groups: `offset`, `group_members`, `group_settings`. `client` has
-heartbeats and the locks of queues, `topic` the topics. The broker itself: `runtime_info` and `properties` (RocketMQ's
-requests), `operations` (ours).
+Messages: `send` stores them, `pull` reads queues, `query` finds single ones and reads in bulk; `spans` traces them.
+Queues and groups: `offset`, `client` (heartbeats, members, the locks of queues), `settings` of groups and topics. The
+broker itself: `runtime_info` (RocketMQ's requests) and `operations` (ours, and the configuration).
 """

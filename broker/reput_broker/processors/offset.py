@@ -12,8 +12,9 @@ import trio
 
 from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands import offset as commands
 from reput_protocol.commands.consumers import (
     ConsumeStats,
     ConsumeStatsHeader,
@@ -23,19 +24,6 @@ from reput_protocol.commands.consumers import (
     QueueTimeSpan,
 )
 from reput_protocol.commands.group import ConsumerTopicsHeader
-from reput_protocol.commands.offset import (
-    CloneGroupOffsetHeader,
-    CorrectionOffsetHeader,
-    CorrectionOffsets,
-    EarliestTimeResult,
-    OffsetResult,
-    QueryConsumerOffsetHeader,
-    QueueHeader,
-    ResetOffsetBody,
-    ResetOffsetHeader,
-    SearchOffsetHeader,
-    UpdateConsumerOffsetHeader,
-)
 from reput_protocol.commands.statistics import BrokerConsumeStatsHeader, ConsumeStatsList
 from reput_protocol.commands.topic import TopicList
 from reput_protocol.errors import ErrorCode
@@ -57,7 +45,7 @@ class OffsetProcessor(Processor):
         """Answer with the committed offset; else 0 for a queue whose first message is still in memory; else
         QUERY_NOT_FOUND.
         """
-        header = QueryConsumerOffsetHeader.from_ext(request.ext)
+        header = commands.QueryConsumerOffsetHeader.from_ext(request.ext)
         topic, queue_id = header.topic, header.queue_id
         offset = self._core.tables.offsets.query(header.consumer_group, topic, queue_id)
         if offset is None:
@@ -85,7 +73,7 @@ class OffsetProcessor(Processor):
         Groups of RocketMQ's clients exist since their heartbeat; the bundled client may commit without being a member.
         An offset that may only increase and does not is answered as committed.
         """
-        header = UpdateConsumerOffsetHeader.from_ext(request.ext)
+        header = commands.UpdateConsumerOffsetHeader.from_ext(request.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if request.is_native:
             self._core.group_access.find_or_create(group)
@@ -117,20 +105,20 @@ class OffsetProcessor(Processor):
         """Answer with the store time of the queue's first message; -1 if it is empty."""
         header = self._known_queue(request)
         timestamp = self._store.earliest_message_time(header.topic, header.queue_id)
-        return Response(0, EarliestTimeResult(timestamp).to_ext(request.header_type))
+        return Response(0, commands.EarliestTimeResult(timestamp).to_ext(request.header_type))
 
     @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, request: Request) -> Response:
         """Answer with the first offset stored at or after a time (LOWER), or the last one at or before it (UPPER)."""
-        header = SearchOffsetHeader.from_ext(request.ext)
+        header = commands.SearchOffsetHeader.from_ext(request.ext)
         self._check(request, header.topic, header.queue_id)
         found = self._store.offset_by_timestamp(
             header.topic, header.queue_id, header.timestamp, header.boundary_type
         )
         return _offset(request, found)
 
-    def _known_queue(self, request: Request) -> QueueHeader:
-        header = QueueHeader.from_ext(request.ext)
+    def _known_queue(self, request: Request) -> commands.QueueHeader:
+        header = commands.QueueHeader.from_ext(request.ext)
         self._check(request, header.topic, header.queue_id)
         return header
 
@@ -141,7 +129,7 @@ class OffsetProcessor(Processor):
 
 
 def _offset(request: Request, offset: int) -> Response:
-    return Response(0, OffsetResult(offset).to_ext(request.header_type))
+    return Response(0, commands.OffsetResult(offset).to_ext(request.header_type))
 
 
 _QUEUES_A_TURN = 64
@@ -219,7 +207,7 @@ class GroupOffsetsProcessor(Processor):
     @serves(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction(self, request: Request) -> Response:
         """Answer with the lowest offset of any group in each queue of a topic."""
-        header = CorrectionOffsetHeader.from_ext(request.ext)
+        header = commands.CorrectionOffsetHeader.from_ext(request.ext)
         left_out = {*filter(None, (header.filter_groups or "").split(","))}
         lowest: dict[int, int] = {}
         for group, offsets in self._offsets.for_topic(header.topic).items():
@@ -231,7 +219,9 @@ class GroupOffsetsProcessor(Processor):
                 lowest[queue_id] = _NO_CORRECTION
         return Response(
             0,
-            body=CorrectionOffsets({str(queue_id): offset for queue_id, offset in lowest.items()}).to_json(),
+            body=commands.CorrectionOffsets(
+                {str(queue_id): offset for queue_id, offset in lowest.items()}
+            ).to_json(),
         )
 
     async def _progress_in(self, group: str, queue: MessageQueue) -> OffsetWrapper:
@@ -284,11 +274,11 @@ class GroupOffsetsProcessor(Processor):
         `isForce` makes no difference, as in RocketMQ's resets by the server: offsets move forward and back. A body,
         from Reput's clients only, names an offset for each queue and replaces the fields of the header.
         """
-        header = ResetOffsetHeader.from_ext(request.ext)
+        header = commands.ResetOffsetHeader.from_ext(request.ext)
         group = self._core.group_access.existing(header.group).group_name
         generations = {header.topic: self._core.topic_access.existing(header.topic).generation}
         if request.body:
-            body = ResetOffsetBody.from_json(request.body, is_trusted=False)
+            body = commands.ResetOffsetBody.from_json(request.body, is_trusted=False)
             targets = await self._named(header.topic, body.offset_table)
             return await self._set(
                 group, targets, generations, header.timestamp, dry_run=header.dry_run is True
@@ -325,7 +315,7 @@ class GroupOffsetsProcessor(Processor):
         return targets
 
     def _target(
-        self, header: ResetOffsetHeader, group: str, queue: MessageQueue, *, native: bool
+        self, header: commands.ResetOffsetHeader, group: str, queue: MessageQueue, *, native: bool
     ) -> int | None:
         """Return the new offset of a group in one queue; None if it is relative to an offset that the group does not
         have.
@@ -355,7 +345,7 @@ class GroupOffsetsProcessor(Processor):
     @serves(RequestCode.CLONE_GROUP_OFFSET)
     async def clone(self, request: Request) -> Response:
         """Give a group the offsets of another."""
-        header = CloneGroupOffsetHeader.from_ext(request.ext)
+        header = commands.CloneGroupOffsetHeader.from_ext(request.ext)
         check_group(header.dest_group)
         source = self._offsets.for_group(header.src_group)
         online = None if header.offline else self._online.get(header.src_group)
@@ -400,7 +390,7 @@ class GroupOffsetsProcessor(Processor):
 
         if not dry_run:
             await self._setting.set(group, targets, timestamp_ms, check=check)
-        return Response(0, body=await write_in_turns(ResetOffsetBody(targets)))
+        return Response(0, body=await write_in_turns(commands.ResetOffsetBody(targets)))
 
     def _queues_of(self, topic: str) -> list[MessageQueue]:
         config = self._topics.get(topic)

@@ -1,12 +1,18 @@
 """What an operator asks of one broker: its state, clients and configuration; to refuse messages; to sync the log; to
 hand over to another member of its group.
+
+The configuration has RocketMQ's names too: of the broker (26, 25), of the name service (319, 318), and its option for
+reading ahead (2004) (RocketMQ: AdminBrokerProcessor, DefaultRequestProcessor).
+
+Unlike RocketMQ's, the broker refuses what it does not know or cannot change while it runs, by name, and changes
+nothing then. A change lasts until the next reload or restart: the file is the operator's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 import trio
@@ -16,12 +22,12 @@ from reput_broker.config.description import config_options
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.properties import Properties, read_properties, written_properties
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import EngineUnavailable, LeaseLost
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.observe.counters import PROTOCOLS
 from reput_broker.observe.health import Health
-from reput_broker.processors.properties import LiveOptions, Permission, PropertiesProcessor
 from reput_broker.remoting.request import (
     Client,
     Handler,
@@ -32,9 +38,10 @@ from reput_broker.remoting.request import (
     serves,
     write_in_turns,
 )
-from reput_broker.tenure.core import Core
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
+from reput_broker.tables.config_file import DataVersion
+from reput_broker.tenure import Core
+from reput_protocol.codes import Perm, RequestCode, ResponseCode
+from reput_protocol.commands.base import Content, encode_json
 from reput_protocol.commands.operation import (
     BrokerDescription,
     ClientDescription,
@@ -45,10 +52,11 @@ from reput_protocol.commands.operation import (
     DisconnectClientHeader,
     FlushedBody,
     Intake,
+    ReadAheadHeader,
     SetConfigBody,
     SetIntakeHeader,
 )
-from reput_protocol.commands.request import Content
+from reput_protocol.commands.replica import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode
 
@@ -83,7 +91,7 @@ class Connected(Client, Protocol):
     silent_since: float
 
 
-class MessageIntake(Permission):
+class MessageIntake:
     """Whether the broker takes messages of producers. It outlasts the tenures, and so does a drain.
 
     Attributes:
@@ -115,13 +123,15 @@ class MessageIntake(Permission):
         return was
 
     @property
-    @override
     def is_writable(self) -> bool:
+        """Whether it takes them."""
         return self.current is Intake.OPEN
 
-    @override
     def set_writable(self, writable: bool, peer: str) -> None:
-        """To take messages ends a drain, too; to refuse them leaves one as it is."""
+        """Take messages, or refuse them as `reput broker readonly` does.
+
+        To take messages ends a drain, too; to refuse them leaves one as it is.
+        """
         if writable or self.current is Intake.OPEN:
             self.set(Intake.OPEN if writable else Intake.READONLY, peer)
 
@@ -294,3 +304,114 @@ class PromotionProcessor(Processor):
             raise Refusal(ErrorCode.TIMEOUT, text) from None
         promotion = Promotion(broker_id=made.member, end_offset=made.end, kept_offset=made.kept)
         return Response(0, {}, promotion.to_json())
+
+
+_PERMISSION: Final = "brokerPermission"
+_OF_NAME_SERVICES: Final = (RequestCode.GET_NAMESRV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG)
+_READS_AHEAD: Final = {"0": "true", "1": "false"}
+"""By mode of the request: MADV_NORMAL and MADV_RANDOM of the operating system."""
+
+
+class LiveOptions(Protocol):
+    """Changes of the configuration; see `compose.live_config`."""
+
+    def reload(self) -> list[ConfigChange]:
+        """Read the sources again. Raises ConfigError."""
+
+    def set(self, values: Mapping[str, str]) -> list[ConfigChange]:
+        """Set live options. Raises ConfigError."""
+
+
+class PropertiesProcessor(Processor):
+    """Shows and changes the configuration under RocketMQ's names.
+
+    Args:
+        clock_ms: milliseconds since the epoch, for the version of the configuration.
+        permission: of a broker, for `brokerPermission`.
+    """
+
+    def __init__(
+        self,
+        properties: Properties,
+        settings: LiveOptions,
+        clock_ms: Callable[[], int],
+        permission: MessageIntake | None = None,
+    ) -> None:
+        self._properties = properties
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._permission = permission
+        self._version = DataVersion().next(clock_ms())
+
+    @override
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code; those of a broker only if this is one's."""
+        found = super().handlers()
+        if self._permission is None:
+            return {code: handle for code, handle in found.items() if code in _OF_NAME_SERVICES}
+        return found
+
+    @serves(RequestCode.GET_NAMESRV_CONFIG, RequestCode.GET_BROKER_CONFIG)
+    def show(self, _request: Request) -> Response:
+        """Answer with the configuration, a line `name=value` for each property."""
+        found = self._properties.all()
+        if self._permission is not None:
+            found[_PERMISSION] = str(Perm.READ_WRITE if self._permission.is_writable else Perm.READ)
+        version = encode_json(self._version.to_json()).decode()
+        return Response(0, {"version": version}, written_properties(found))
+
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG)
+    def update(self, request: Request) -> Response:
+        """Change live options, all that are named or none."""
+        try:
+            wanted = read_properties(bytes(request.body))
+        except ValueError as error:
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{error}; nothing was changed") from None
+        writable = self._taken_permission(wanted)
+        try:
+            self._settings.set(self._properties.options(wanted))
+        except ConfigError as error:
+            raise self._refusal(error) from None
+        if writable is not None and self._permission is not None:
+            self._permission.set_writable(writable, request.client.peer)
+        self._version = self._version.next(self._clock_ms())
+        return Response()
+
+    @serves(RequestCode.SET_COMMITLOG_READ_MODE)
+    def set_read_ahead(self, request: Request) -> Response:
+        """Set whether the operating system reads ahead in the log."""
+        mode = ReadAheadHeader.from_ext(request.ext).mode
+        if mode not in _READS_AHEAD:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"{mode!r:.80} is neither 0 (normal) nor 1 (read what is asked for only); nothing was changed",
+            )
+        self._settings.set({"store.read_ahead": _READS_AHEAD[mode]})
+        self._version = self._version.next(self._clock_ms())
+        return Response(
+            remark=f"set commitlog readahead mode success, mode: {mode}"
+        )  # as RocketMQ's tool prints it
+
+    def _taken_permission(self, wanted: dict[str, str]) -> bool | None:
+        """Take `brokerPermission` out; return whether the broker is to take messages, None if it is not named."""
+        if self._permission is None or _PERMISSION not in wanted:
+            return None
+        value = wanted.pop(_PERMISSION)
+        if value not in (str(Perm.READ_WRITE), str(Perm.READ)):
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"{_PERMISSION}: {value!r:.80} is neither 6 (read and write) nor 4 (read only); nothing was changed",
+            )
+        return value == str(Perm.READ_WRITE)
+
+    def _refusal(self, error: ConfigError) -> Refusal:
+        problems = [
+            f"{self._properties.name_of(problem.key)}: {problem.problem}"
+            + (f", did you mean {problem.nearest}?" if problem.nearest else "")
+            for problem in error.problems
+        ]
+        return Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{'; '.join(problems)}; nothing was changed",
+            response_code=ResponseCode.NO_PERMISSION,
+        )

@@ -23,19 +23,18 @@ from reput_broker.remoting.request import (
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.retry.send_back_deduplication import SendBackKey
-from reput_broker.send.deduplicated_puts import DeduplicatedPuts, SingleSend, Work
-from reput_broker.send.message_content import content_of
+from reput_broker.send.deduplication import DeduplicatedPuts, SingleSend, Work, content_of
 from reput_broker.send.send_records import (
     BatchParts,
+    DeadLetter,
     SendParts,
+    SendRedirects,
     admitted_properties,
     batch_parts,
     record_parts,
 )
-from reput_broker.send.send_redirects import DeadLetter, SendRedirects
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.tenure.core import Core
+from reput_broker.store.base.results import Block, PutResult, PutStatus
+from reput_broker.tenure import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.delay import RecallHandle
@@ -61,10 +60,8 @@ from reput_protocol.properties import (
     UNIQ_KEY,
     find_property,
 )
-from reput_protocol.record.delays import priority_of
-from reput_protocol.record.expiry import expires
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import offset_message_id_of
+from reput_protocol.record.delays import expires, priority_of
+from reput_protocol.record.message_id import Host, offset_message_id_of
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits
 
 _WITHOUT_PRIORITY: Final = (DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, SHARDING_KEY)

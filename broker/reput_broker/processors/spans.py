@@ -18,20 +18,18 @@ from reput_broker.observe.counters import RequestTraffic
 from reput_broker.observe.metrics import response_name
 from reput_broker.observe.span_exporter import FinishedSpan, SpanExporter, TraceContext
 from reput_broker.remoting.request import Handled, Handler, Put, Request, Response, Result
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutResult
+from reput_broker.store.base.results import Block, PutResult
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.named_fields import named_fields
+from reput_protocol.commands.base import Content, named_fields
 from reput_protocol.commands.pull import PullMessageHeader
-from reput_protocol.commands.request import Content
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import scan_records
 from reput_protocol.kernel.tables import property_places
 from reput_protocol.names import Names
 from reput_protocol.properties import find_property
-from reput_protocol.record.client_batch import decode_batch
+from reput_protocol.record.put_block import decode_batch
 
 CONTEXTS_MAX: Final = 128
 """Contexts of one request or answer that are used."""

@@ -13,14 +13,11 @@ from operator import attrgetter
 from typing import Self
 
 from reput_broker.observe.counters import Counters
-from reput_broker.put.fence import Fence, Fenced
-from reput_broker.put.pending_puts import PendingRequest, not_reached
-from reput_broker.put.progress import LogProgress, do_nothing
-from reput_broker.put.put_lock import PutLock
+from reput_broker.put.progress import LogProgress, PendingRequest, do_nothing, not_reached
+from reput_broker.put.put_lock import Fence, Fenced, PutLock
 from reput_broker.remoting.request import Put, Refusal, Response, Result
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import Block, PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, RecordMalformed
@@ -89,7 +86,7 @@ class Appender:
             for put in puts:
                 put.outcome = refusal
             return None
-        if not self._lock.is_free(self._store, sum(map(_size_of, puts))):
+        if self._lock.is_held or self._store.needs_new_file(sum(map(_size_of, puts))):
             if not self._lock.is_busy:
                 return self._append_waiting(puts)
             for put in puts:

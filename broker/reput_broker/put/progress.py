@@ -1,4 +1,4 @@
-"""How far the log is: appended, committed, flushed, dispatched, replicated, confirmed, and who waits for each.
+"""How far the log is: appended, committed, flushed, dispatched, replicated, confirmed, and the puts that wait for each.
 
 The services that do the work advance these positions. Everything else follows a position, or waits for it. A progress
 belongs to one opening of the store: a log that is truncated is opened again, with a new progress.
@@ -9,18 +9,82 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import trio
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters, Histogram
-from reput_broker.put.pending_puts import PendingPut, flush_clients
-from reput_broker.remoting.request import Confirmed, PutAck, Refusal
+from reput_broker.put.put_lock import Fence
+from reput_broker.remoting.request import Client, Confirmed, PutAck, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
-from reput_protocol.errors import ErrorCode
+from reput_protocol.errors import ErrorCode, refusal_remark
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """Something stored whose answer waits: one request and its answer if the level is reached, unless the fence is
+    passed then. Answers are only queued; the client is flushed afterwards.
+    """
+
+    request: Request
+    response: Response
+    messages: int
+    """How many messages it stored."""
+    fence: Fence
+    requests: int = 1
+    """How many requests it answers whose time is counted."""
+
+    @property
+    def client(self) -> Client:
+        """The client to answer."""
+        return self.request.client
+
+    @property
+    def received_at(self) -> float:
+        """When the read that brought it returned, in seconds of the monotonic clock."""
+        return self.request.received_at
+
+    def acknowledge(self) -> None:
+        """Answer that the requested level is reached."""
+        reason = self.fence.expiry()
+        if reason is not None:
+            self.admit(reason, ErrorCode.REPLICA_TIMEOUT)
+            return
+        self.client.answer(self.request, self.response)
+
+    def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
+        """Answer that it is stored, and synced or not, and the level is not known to be reached, with the reason."""
+        self.client.answer(self.request, not_reached(self.response, reason, error, is_flushed=is_flushed))
+
+    def refuse(self, reason: str) -> None:
+        """Answer that it is not stored, with the reason: it was only in the broker's memory."""
+        self.client.answer(self.request, _not_stored(reason))
+
+
+def flush_clients(pending: Iterable[PendingRequest]) -> None:
+    """Write the queued answers, with one write for each client."""
+    for client in {id(put.client): put.client for put in pending}.values():
+        client.flush()
+
+
+def not_reached(response: Response, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> Response:
+    """Return the answer to a put that is stored here, and not known to have reached its level."""
+    reached = AckLevel.FLUSHED if is_flushed else AckLevel.PAGE_CACHE
+    where = "on disk" if error is ErrorCode.FLUSH_TIMEOUT else "replicated"
+    text = (
+        f"stored, but not confirmed to be {where}: {reason}; do not send again unless a duplicate is harmless"
+    )
+    ext = {**response.ext, "ack": reached.value} if "ack" in response.ext else response.ext
+    return Response(int(error.response_code), ext, remark=refusal_remark(error, text))
+
+
+def _not_stored(reason: str) -> Response:
+    return Refusal(ErrorCode.READ_ONLY, f"not stored: {reason}; see the broker's log").response()
+
 
 _LOOK_S = 0.25
 
@@ -32,7 +96,7 @@ def do_nothing() -> None:
 class _Waiter(NamedTuple):
     end_offset: int
     deadline: float
-    put: PendingPut
+    put: PendingRequest
 
 
 class Position:
@@ -95,7 +159,7 @@ class Position:
             self.want()
             await self._moved.wait()
 
-    def answer_when_reached(self, end_offset: int, put: PendingPut, timeout_s: float = 0.0) -> None:
+    def answer_when_reached(self, end_offset: int, put: PendingRequest, timeout_s: float = 0.0) -> None:
         """Acknowledge a put once it is at `end_offset`; the put is late `timeout_s` after its arrival."""
         self._puts.append(_Waiter(end_offset, put.received_at + timeout_s, put))
         if self._puts[0].end_offset <= self.offset:
@@ -103,7 +167,7 @@ class Position:
 
     def _release(self) -> int:
         puts, offset = self._puts, self.offset
-        released: list[PendingPut] = []
+        released: list[PendingRequest] = []
         messages = 0
         now = time.monotonic()
         while puts and puts[0].end_offset <= offset:
@@ -282,7 +346,7 @@ class LogProgress:
 
     # Puts that wait
 
-    def answer_when(self, level: PutAck, end_offset: int, put: PendingPut) -> None:
+    def answer_when(self, level: PutAck, end_offset: int, put: PendingRequest) -> None:
         """Answer a stored put once the log has a level up to `end_offset`, or that this was not reached.
 
         If copies cannot be had now, the answer says so at once: a request that names the level was refused before.

@@ -20,10 +20,9 @@ import trio
 from msgspec import Struct
 
 from reput_broker.observe.counters import RequestTraffic
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutResult
+from reput_broker.store.base.results import Block, PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode, RequestCode
-from reput_protocol.commands.body import Body, LargeBody
+from reput_protocol.commands.base import Body, LargeBody
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value

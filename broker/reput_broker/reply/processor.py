@@ -36,7 +36,7 @@ from reput_broker.remoting.request import (
 )
 from reput_broker.send.send_records import check_size, record_of
 from reput_broker.store.base.results import PutResult
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.reply import PushReplyHeader
@@ -45,8 +45,7 @@ from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.names import reply_topic
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.property_rules import Form, admit
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import offset_message_id
+from reput_protocol.record.message_id import Host, offset_message_id
 from reput_protocol.record.record import Record, encode_record
 
 log = structlog.get_logger(__name__)

@@ -14,15 +14,14 @@ import trio
 
 from reput_broker.remoting.request import Refusal
 from reput_broker.send.retry_records import Returned, expired_message
-from reput_broker.send.send_redirects import note_dead_letter
+from reput_broker.send.send_records import note_dead_letter
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.names import RETRY_PREFIX, dlq_topic
-from reput_protocol.record.expiry import MARK, expiry_in
-from reput_protocol.record.record import Record, decode_record
-from reput_protocol.record.view import record_views
+from reput_protocol.record.delays import MARK, expiry_in
+from reput_protocol.record.record import Record, decode_record, record_views
 
 _BURIED_MAX: Final = 65_536
 _LETTERS_A_TURN: Final = 32

@@ -35,13 +35,12 @@ from reput_broker.retry.send_back_deduplication import (
     SendBackKey,
     is_id,
 )
-from reput_broker.send.deduplicated_puts import Work
-from reput_broker.send.fitted_properties import fitted_properties
-from reput_broker.send.retry_records import Returned, can_be_returned, returned_message
-from reput_broker.send.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
+from reput_broker.send.deduplication import Work
+from reput_broker.send.retry_records import Returned, can_be_returned, fitted_properties, returned_message
+from reput_broker.send.send_records import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, Perm, RequestCode, ResponseCode
@@ -55,7 +54,7 @@ from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.dead_letter import ReplayOf, dead_letter_origin, replayed_id
 from reput_protocol.record.delays import priority_of
 from reput_protocol.record.forwarding import own_properties
-from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.layout import index_hash
 from reput_protocol.record.message_id import decode_offset_message_id, offset_message_id
 from reput_protocol.record.record import Record, decode_record, encode_record
 from reput_protocol.rights import Right

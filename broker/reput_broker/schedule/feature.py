@@ -38,12 +38,12 @@ from reput_broker.schedule.messages import (
 from reput_broker.store.base.errors import StoreError
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.tables import Schedule
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import schedule as commands
 from reput_protocol.errors import ErrorCode, InvalidMessage, ReputError
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from reput_protocol.record.head import is_brokers_own
+from reput_protocol.record.layout import is_brokers_own
 from reput_protocol.record.message_id import offset_message_id
 from reput_protocol.record.record import decode_record
 from reput_protocol.rights import Right

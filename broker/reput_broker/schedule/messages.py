@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from typing_extensions import override
 
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.commands.schedule import ScheduleDefinition
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.properties import (
@@ -34,7 +34,7 @@ from reput_protocol.properties import (
 )
 from reput_protocol.property_rules import is_reserved
 from reput_protocol.quantities import parse_duration
-from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.layout import index_hash
 from reput_protocol.record.message import Message, encode_properties_text
 from reput_protocol.record.record import Record
 

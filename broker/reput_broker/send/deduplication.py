@@ -4,6 +4,9 @@ A message that is sent again is searched for in the key index, once everything p
 the index complete. A first attempt costs nothing, except while a search runs and for a while after it: it can still be
 in the buffers of an abandoned connection, so a message that was searched for and not found stays remembered in case it
 arrives late, and what is put meanwhile is remembered until it is dispatched.
+
+Attempts of a message that was sent alone are compared by `Content`. If it is delayed, the broker makes another record
+of it, and one more when it delivers it; to the sender, all of them are the same message.
 """
 
 from __future__ import annotations
@@ -11,17 +14,103 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from zlib import crc32
 
+import trio
+
+from reput_broker.delay.delayed_record import BROKER_PROPERTIES, decode_delayed, number_of
 from reput_broker.put.appender import StoredBefore
-from reput_broker.remoting.request import Refusal
-from reput_broker.send.message_content import DELAY_TOPICS, Content, single_message_of
-from reput_broker.store.base.results import PutResult
+from reput_broker.remoting.request import Handled, Put, Refusal, Request, Result
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tenure import Core
+from reput_protocol import properties as names
+from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Dedup
+from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.errors import ErrorCode
-from reput_protocol.record.record import decode_record
+from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from reput_protocol.properties import UNIQ_KEY, find_property_in
+from reput_protocol.record.layout import HEAD_BYTES, body_size_at, size_at, topic_field
+from reput_protocol.record.record import RecordView, decode_record
+
+T = TypeVar("T")
+
+DELAY_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+"""Where delayed messages wait."""
+_ADDED: Final = tuple(
+    name.encode() + b"\x01" for name in (*BROKER_PROPERTIES, names.MSG_REGION, names.TRACE_ON, names.CLUSTER)
+)
+"""Properties that a broker may add, remove or change."""
+_TIMES: Final = tuple(
+    name.encode() for name in (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+)
+_DELAY: Final = names.DELAY.encode()
+
+
+class Content(NamedTuple):
+    """Distinguishes messages with the same unique id."""
+
+    body_crc: int
+    properties_crc: int
+    """Of the sender's properties."""
+    delay: bytes | None
+    """The requested level or time, empty for none; None in a delivered copy, which does not hold it."""
+
+    def is_like(self, other: Content) -> bool:
+        """Whether both may be the same message."""
+        return self[:2] == other[:2] and (
+            self.delay is None or other.delay is None or self.delay == other.delay
+        )
+
+
+class SingleMessage(NamedTuple):
+    """A record and the message that it stands for."""
+
+    record: RecordView
+    topic: str
+    """The destination."""
+    queue_id: int
+    content: Content
+
+
+def single_message_of(data: bytes) -> SingleMessage | None:
+    """Decode a record; None if it is a delete message."""
+    record = RecordView(data, 0)
+    if record.topic not in DELAY_TOPICS:
+        is_copy = record.prepared_transaction_offset != 0
+        content = content_of(record.body, record.properties, is_copy=is_copy)
+        return SingleMessage(record, record.topic, record.queue_id, content)
+    delayed = decode_delayed(data)
+    if delayed is None or delayed.cancels is not None:
+        return None
+    content = content_of(record.body, record.properties)
+    return SingleMessage(record, delayed.topic, delayed.queue_id, content)
+
+
+def content_of(body: Buffer, properties: bytes, *, is_copy: bool = False) -> Content:
+    """Return the content of a record with this body and properties text, delayed or not.
+
+    `is_copy`: it is a delivered or committed copy, and its text lacks the requested delay.
+    """
+    units = properties.split(b"\x02")
+    kept = b"\x02".join(unit for unit in units if unit and not unit.startswith(_ADDED))
+    return Content(crc32(body), crc32(kept), None if is_copy else _delay_of(units))
+
+
+def _delay_of(units: Iterable[bytes]) -> bytes:
+    """Return the requested delay, in the broker's order of precedence (`delay_redirects.py`)."""
+    found = dict(unit.split(b"\x01", 1) for unit in units if b"\x01" in unit)
+    if (number_of(found.get(_DELAY)) or 0) > 0:
+        return b"%s %s" % (_DELAY, found[_DELAY])
+    for name in _TIMES:
+        if name in found:
+            return b"%s %s" % (name, found[name])
+    return b""
+
 
 _CHECKED_MAX: Final = 65_536
 _LATE_MS: Final = 300_000
@@ -360,3 +449,172 @@ def _are_consecutive(places: Sequence[StoredAt | None], sizes: Sequence[int]) ->
             return False
         position += size
     return True
+
+
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
+
+
+def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], list[int]]:
+    """Return the unique ids and the sizes of the records of a block.
+
+    The result for an invalid block is arbitrary; the store refuses the block.
+
+    Raises:
+        Refusal: a record has no unique id, or the same one as an earlier record.
+    """
+    data = bytes(block)
+    after_body = len(topic_field(topic.encode())[1]) + 2
+    unique_ids: list[str] = []
+    sizes: list[int] = []
+    position, end = 0, len(data)
+    while position + HEAD_BYTES <= end and len(unique_ids) < count:
+        size, body_size = size_at(data, position), body_size_at(data, position)
+        properties_at = position + HEAD_BYTES + max(0, body_size) + after_body
+        if not properties_at <= position + size <= end:
+            break
+        found = find_property_in(data, _UNIQ_KEY, properties_at, position + size)
+        if found is None:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"deduplication needs the unique id of each message, but record {len(unique_ids)} has none; add the "
+                f"property {UNIQ_KEY}",
+            )
+        unique_ids.append(found.decode(errors="replace"))
+        sizes.append(size)
+        position += size
+    if len(set(unique_ids)) < len(unique_ids):
+        twice = next(one for index, one in enumerate(unique_ids) if one in unique_ids[:index])
+        raise Refusal(
+            ErrorCode.DUPLICATE,
+            f"two messages of the block have the unique id {twice!r}; send one of them, or give each its own",
+        )
+    return unique_ids, sizes
+
+
+_LOOKS_AT_ONCE: Final = 4
+_SETTLE_S: Final = 5.0
+Work = Callable[[], PutResult]
+MakePut = Callable[[Work], Put]
+
+
+class SingleSend(NamedTuple):
+    """A message that is sent alone."""
+
+    topic: str
+    """The topic and queue that it is sent to, wherever it is put."""
+    queue_id: int
+    unique_id: str
+    content: Content
+    within_ms: int | None
+    """How long a stored one is recognised, if longer than the broker's window."""
+
+
+class _Remember(Protocol):
+    def __call__(self, result: PutResult, *, checked: bool) -> None: ...
+
+
+class _Sought(NamedTuple, Generic[T]):
+    """How the messages of one put are looked up and remembered (see `Deduplication`)."""
+
+    find: Callable[[], T]
+    """Finds them in the index; for a worker thread."""
+    unlooked: T
+    """What is known of them if it was not called."""
+    stored_before: Callable[[T], StoredBefore | None]
+    remember: _Remember
+
+
+class DeduplicatedPuts:
+    """Appends messages that are not stored yet: in blocks, or alone."""
+
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._appender = core.puts.appender
+        self._reput = core.puts.reput
+        self._progress = core.puts.progress
+        self._deduplication = Deduplication(
+            core.store,
+            clock_ms=core.clock_ms,
+            window_s=lambda: core.config.dedup.window,
+        )
+        self.looks_at = self._deduplication.looks_at
+        self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+
+    def append(self, request: Request, header: PutMessageHeader, work: Work, make_put: MakePut) -> Result:
+        """Make a put of `work`, or return the outcome that the messages had the first time.
+
+        Args:
+            work: appends the block; does not wait.
+            make_put: returns the `Put` whose work is its argument, which the connection appends, or a look for the ids
+                that comes first.
+
+        Raises:
+            Refusal: it is unknown whether the messages are stored, or only some are. Nothing was stored.
+        """
+        unique_ids, sizes = unique_ids_of(request.body, header.topic, header.count)
+        if len(unique_ids) != header.count or not unique_ids:
+            return make_put(work)  # which refuses the block with the reason
+        deduplication, topic, within_ms = self._deduplication, header.topic, header.dedup_within
+        sought = _Sought[Sequence[StoredAt | None]](
+            partial(deduplication.find_all, topic, unique_ids, within_ms),
+            (),
+            lambda known: deduplication.stored_before(topic, unique_ids, sizes, known, within_ms),
+            partial(deduplication.remember, topic, header.queue_id, unique_ids, sizes),
+        )
+        return self._append(sought, header.dedup is Dedup.CHECK, work, make_put)
+
+    def append_single(self, single: SingleSend, dedup: Dedup, work: Work, make_put: MakePut) -> Result:
+        """As `append`, for one message that is sent alone."""
+        deduplication, (topic, queue_id, unique_id, content, within_ms) = self._deduplication, single
+        sought = _Sought[StoredAt | None](
+            partial(deduplication.find_single, topic, unique_id, within_ms),
+            None,
+            lambda known: deduplication.single_stored_before(topic, unique_id, content, known, within_ms),
+            partial(deduplication.remember_single, topic, queue_id, unique_id, content),
+        )
+        return self._append(sought, dedup is Dedup.CHECK, work, make_put)
+
+    def _append(self, sought: _Sought[T], looks: bool, work: Work, make_put: MakePut) -> Result:
+        if looks:
+            return self._look_and_append(sought, work, make_put)
+        return make_put(partial(_put_once, sought, work, sought.unlooked, checked=False))
+
+    async def _look_and_append(self, sought: _Sought[T], work: Work, make_put: MakePut) -> Handled:
+        with self._deduplication.look():
+            await self._settle()
+            known = await trio.to_thread.run_sync(sought.find, limiter=self._limiter)
+            result = make_put(partial(_put_once, sought, work, known, checked=True))
+            return await self._appender.resolve(result)
+
+    async def _settle(self) -> None:
+        """Bring everything that was put before into the index.
+
+        Raises:
+            Refusal: it takes too long, or there is no index, or no disk space for it.
+        """
+        if not self._store.options.index_enabled:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                "deduplication finds messages by the index, which is disabled; set store.index, or send without "
+                "deduplication",
+            )
+        await self._appender.passed()
+        with trio.move_on_after(_SETTLE_S):
+            await self._progress.dispatched.reached(self._progress.appended.offset)
+            self._reput.complete_index("what is stored")
+            return
+        raise Refusal(
+            ErrorCode.NOT_READY,
+            f"it is unknown whether the message is stored: earlier messages are not readable after {_SETTLE_S:.0f} s;"
+            " send it again shortly",
+        )
+
+
+def _put_once(sought: _Sought[T], work: Work, known: T, *, checked: bool) -> PutResult:
+    before = sought.stored_before(known)
+    if before is not None:
+        return before
+    result = work()
+    if result.status is PutStatus.PUT_OK:
+        sought.remember(result, checked=checked)
+    return result

@@ -28,16 +28,18 @@ from reput_broker.remoting.request import (
     Request,
     Response,
 )
-from reput_broker.server.client_calls import ClientCalls
-from reput_broker.server.connection_refusals import ConnectionRefusals
-from reput_broker.server.frame_intake import FramePermit, FrameProgress
+from reput_broker.server.connection_limits import (
+    HEADER_BYTES_MAX,
+    UNAUTHENTICATED_MAX,
+    ConnectionRefusals,
+    Strangers,
+)
 from reput_broker.server.handling import PUTS, RequestHandling
-from reput_broker.server.memory import HeldBytes, Holder
-from reput_broker.server.outbox import Outbox
-from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
-from reput_broker.server.transport import Transport
+from reput_broker.server.memory import FramePermit, FrameProgress, HeldBytes, Holder
+from reput_broker.server.transport import ClientCalls, Outbox, Transport
+from reput_broker.store.base.results import PutResult
 from reput_protocol.codes import ROCKETMQ_VERSION
-from reput_protocol.commands.request import Sender
+from reput_protocol.commands.base import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import (
     ErrorCode,
@@ -124,17 +126,10 @@ class Connection(Client, Holder):
         """See `note_role`."""
         self.opened_at = self.silent_since = trio.current_time()
         self._transport = transport
-        (
-            self._handling,
-            self._limits,
-            self._counters,
-            self._memory_of_users,
-            self._next_turn,
-            self._refusals,
-            self._strangers,
-        ) = shared
+        self._shared = shared
+        self._handling, self._counters, self._strangers = shared.handling, shared.counters, shared.strangers
         self._is_stranger = self._strangers is not None
-        self._memory = self._memory_of_users if self._strangers is None else self._strangers.memory
+        self._memory = shared.memory if self._strangers is None else self._strangers.memory
         self._traffic = traffic
         self._nursery = nursery
         self._on_close = on_close
@@ -146,7 +141,7 @@ class Connection(Client, Holder):
         self._progress = FrameProgress()
         self._permit = FramePermit()
         self._scope = trio.CancelScope()
-        self._reader = FrameReader(self._limits.frame_size, self._limits.header_size)
+        self._reader = FrameReader(self._shared.limits.frame_size, self._shared.limits.header_size)
         self._has_put = False
         self._is_handling = False
         self._is_ending = False
@@ -205,17 +200,16 @@ class Connection(Client, Holder):
             header_type = request.header_type
             header = response.header(request.header.opaque, header_type)
             try:
-                if len(body) < _BODY_SENT_APART:
-                    frame = encode_frame(header, header_type, body)
-                else:
-                    frame = encode_frame_head(header, header_type, len(body))
+                frame = encode_frame_head(header, header_type, len(body))
             except (ProtocolError, ValueError) as error:
                 response, body = self._not_sent(request, error), b""
                 frame = encode_frame(response.header(request.header.opaque, header_type), header_type)
         request.traffic.done(response.code, time.monotonic() - request.received_at)
         if frame:
-            self.outbox.write(frame)
-            if len(body) >= _BODY_SENT_APART:
+            if len(body) < _BODY_SENT_APART:
+                self.outbox.write(frame + body if body else frame)
+            else:
+                self.outbox.write(frame)
                 self.outbox.write(body)
 
     def _not_sent(self, request: Request, error: Exception) -> Response:
@@ -420,8 +414,8 @@ class Connection(Client, Holder):
         if self.principal is not None:
             self._is_stranger = False
             self._strangers.crowd.discard(self)
-            self._strangers.memory.hand_over(self, self._memory_of_users)
-            self._memory = self._memory_of_users
+            self._strangers.memory.hand_over(self, self._shared.memory)
+            self._memory = self._shared.memory
         elif self._reader.needed_bytes > self._strangers.frame_size:
             raise FrameTooLarge(
                 "frame before the first valid signature",
@@ -466,7 +460,7 @@ class Connection(Client, Holder):
 
     def _note_written(self, change: int) -> None:
         self._memory.change(self, "write", change)
-        limit = self._limits.connection_buffer + self._limits.frame_size
+        limit = self._shared.limits.connection_buffer + self._shared.limits.frame_size
         if change > 0 and self.outbox.unsent_bytes > limit:
             self.turn_away(
                 "memory",
@@ -476,7 +470,7 @@ class Connection(Client, Holder):
 
     @property
     def _owes_too_many_answers(self) -> bool:
-        return self._deferred_bytes > self._limits.connection_buffer
+        return self._deferred_bytes > self._shared.limits.connection_buffer
 
     async def _wait_for_room(self) -> None:
         """Wait while so much is held for the peer that its requests are not handled."""
@@ -544,7 +538,7 @@ class Connection(Client, Holder):
     async def _give_turn(self) -> None:
         """Within a read: send the answers, let other tasks run, and wait while too much is held."""
         self._send_answers()
-        async with self._next_turn:
+        async with self._shared.next_turn:
             pass
         await self._wait_for_room()
 
@@ -584,9 +578,12 @@ class Connection(Client, Holder):
             self._note_waiting([put.request for put in puts])
             await waiting
         for put in puts:
-            answer = self._handling.answer_of(put)
-            if answer is not None:
-                self.answer(put.request, answer)
+            outcome = put.outcome
+            if isinstance(outcome, Exception):
+                outcome = self._handling.refused(put.request, outcome)
+            assert not isinstance(outcome, PutResult), "`append` has replaced it"
+            if outcome is not None:
+                self.answer(put.request, outcome)
             if not put.request.is_answered:
                 self._note_answered_later(put.request)
         puts.clear()
@@ -647,7 +644,7 @@ class Connection(Client, Holder):
             detail = "it begins with TLS, and tls.mode is off"
         if self.is_stranger and self._strangers is not None:
             self._strangers.penalties.failed(self.host, 1)
-        self._refusals.refused(self.peer, reason, detail=detail)
+        self._shared.refusals.refused(self.peer, reason, detail=detail)
         code = ErrorCode.TOO_LARGE if reason == "too_large" else ErrorCode.MALFORMED
         self.outbox.write(self._last_words(code, str(error)))
         self.flush()
@@ -675,7 +672,7 @@ class Connection(Client, Holder):
 
     def look_after(self, now: float) -> None:
         """Close the connection if the peer is silent, does not read its answers, or sends a frame too slowly."""
-        limits, outbox, reader, progress = self._limits, self.outbox, self._reader, self._progress
+        limits, outbox, reader, progress = self._shared.limits, self.outbox, self._reader, self._progress
         if outbox.is_draining and now - outbox.progress_at > limits.slow_reader_timeout:
             self.turn_away(
                 "slow_reader",
@@ -716,7 +713,7 @@ class Connection(Client, Holder):
         """Close the connection and name the reason, in the log and to the peer; `hint` is for the log."""
         if self.is_closed:
             return
-        self._refusals.refused(self.peer, reason, detail=detail, hint=hint)
+        self._shared.refusals.refused(self.peer, reason, detail=detail, hint=hint)
         if not self.outbox.is_draining:  # otherwise the peer is receiving another answer
             code = ErrorCode.BUSY if reason == "memory" else ErrorCode.TIMEOUT
             with suppress(OSError):

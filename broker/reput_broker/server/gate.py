@@ -1,32 +1,237 @@
-"""What a new connection does before its first request: the header of a proxy, and the TLS handshake.
+"""How connections are accepted, despite errors of single ones and of the machine, and what a new one does before its
+first request: the header of a proxy, and the TLS handshake.
 
 A client that has begun with TLS, or must, has a limited time for it, and a limited number of clients are at it at once.
 In the permissive mode the first byte decides, and a client that says nothing is an idle connection.
+
+The header of a proxy comes before the first byte of a connection (PROXY protocol, versions 1 and 2;
+https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt).
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple
+from types import TracebackType
+from typing import Final, NamedTuple, TypeAlias
 
+import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import ListenerTraffic
 from reput_broker.remoting.tls import ServerTls
-from reput_broker.server.connection_refusals import ConnectionRefusals
-from reput_broker.server.crowd import Crowd
-from reput_broker.server.proxy_protocol import ProxyHeaderWrong, is_trusted, read_header
+from reput_broker.server.connection_limits import ConnectionRefusals, Crowd
 from reput_broker.server.transport import SocketTransport, TlsTransport
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.errors import ErrorCode, ReputError, TlsFailed, refusal_remark
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 from reput_protocol.wire.tls import FIRST_BYTE, tls_failure
+
+log = structlog.get_logger(__name__)
+
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NOT_LISTENING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
+_PAUSE_S = 0.1
+PRIVILEGED_BELOW: Final = 1024
+"""The default of Linux (net.ipv4.ip_unprivileged_port_start)."""
+
+
+class Acceptor:
+    """Accepts from one listening socket. A context manager, which closes its spare descriptor."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._spare = _SpareDescriptor()
+
+    def __enter__(self) -> Acceptor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spare.close()
+
+    async def accept(self) -> socket.socket:
+        """Return the next connection. Raises OSError only if the socket does not listen."""
+        while True:
+            await trio.lowlevel.wait_readable(self._listening)
+            try:
+                return self._listening.accept()[0]
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno in _NOT_LISTENING:
+                    raise
+                if not self._send_away(error):
+                    await trio.sleep(_PAUSE_S)
+
+    async def accept_stream(self) -> tuple[trio.SocketStream, tuple[str, int]]:
+        """Return the next connection whose peer has not gone already, and the peer's address and port."""
+        while True:
+            accepted = await self.accept()
+            try:
+                host, port = accepted.getpeername()[:2]
+            except OSError:
+                accepted.close()
+                continue
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+            return stream, (host.removeprefix("::ffff:"), port)
+
+    def _send_away(self, error: OSError) -> bool:
+        """Log that a connection could not be accepted; return False if the listener has to pause.
+
+        The error concerns the new connection alone, or the machine for the moment. If there is no descriptor for the
+        connection, the spare one is closed so that it can be accepted and closed: its client need not wait.
+        """
+        hint = "check the firewall and the network; other connections are served"
+        if error.errno in _OUT_OF_DESCRIPTORS:
+            hint = "raise the limit of open files (ulimit -n, LimitNOFILE)"
+        log.warning("accept_failed", detail=str(error), hint=hint)
+        if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._spare.is_open:
+            self._spare.open()
+            return False
+        self._spare.close()
+        with suppress(OSError):
+            self._listening.accept()[0].close()
+        self._spare.open()
+        return True
+
+
+class _SpareDescriptor:
+    """A descriptor that is closed when there are no others."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self.open()
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    def open(self) -> None:
+        """Open it if the system has a descriptor."""
+        if self._fd < 0:
+            with suppress(OSError):
+                self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def port_refusal(error: OSError, port: int, other: str) -> str:
+    """Return the system's reason and a remedy.
+
+    Args:
+        other: what to choose another one of: `port`, or the names of options.
+    """
+    reason = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return f"{reason}; stop what uses it or choose another {other}"
+    if error.errno == errno.EACCES and port < PRIVILEGED_BELOW:
+        return f"{reason}; ports below {PRIVILEGED_BELOW} need CAP_NET_BIND_SERVICE; choose another {other}"
+    return f"{reason}; choose another {other}"
+
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
+_V2_BYTES: Final = 16
+_V2_MORE_MAX: Final = 4096
+_V1_BYTES_MAX: Final = 107
+_LOCAL, _PROXY = 0x20, 0x21
+_ADDRESS_BYTES: Final = {0x11: 4, 0x21: 16}  # by family and protocol: TCP over IPv4 and over IPv6
+
+
+class ProxyHeaderWrong(ReputError):
+    """A trusted proxy has sent no valid header."""
+
+
+def is_trusted(host: str, networks: Collection[Network]) -> bool:
+    """Whether connections from this address begin with a header."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in network for network in networks)
+
+
+async def read_header(accepted: socket.socket) -> tuple[str, int] | None:
+    """Read the header and nothing after it; return the client's address and port, None if the proxy does not say.
+
+    The caller limits the time.
+
+    Raises:
+        ProxyHeaderWrong: there is no valid one.
+        OSError, EOFError: the connection has ended.
+    """
+    first = await _take(accepted, 1)
+    if first == _SIGNATURE[:1]:
+        head = first + await _take(accepted, _V2_BYTES - 1)
+        size = int.from_bytes(head[14:])
+        if not head.startswith(_SIGNATURE) or head[12] not in (_LOCAL, _PROXY) or size > _V2_MORE_MAX:
+            raise ProxyHeaderWrong(f"it begins with {head!r}")
+        more = await _take(accepted, size)
+        return None if head[12] == _LOCAL else _source_of_v2(head[13], more)
+    line = bytearray(first)
+    while not line.endswith(b"\r\n"):
+        if len(line) == _V1_BYTES_MAX or not b"PROXY ".startswith(line[:6]):
+            raise ProxyHeaderWrong(f"it begins with {bytes(line)!r}")
+        line += await _take(accepted, 1)
+    return _source_of_v1(bytes(line))
+
+
+def _source_of_v2(family: int, more: bytes) -> tuple[str, int] | None:
+    size = _ADDRESS_BYTES.get(family)
+    if size is None:
+        return None
+    if len(more) < 2 * size + 4:
+        raise ProxyHeaderWrong(f"its addresses have {len(more)} bytes")
+    address = ipaddress.ip_address(more[:size])
+    return _plain(address), int.from_bytes(more[2 * size : 2 * size + 2])
+
+
+def _source_of_v1(line: bytes) -> tuple[str, int] | None:
+    try:
+        _, family, *rest = line.decode("ascii").removesuffix("\r\n").split(" ")
+        if family == "UNKNOWN":
+            return None
+        source, _, port, _ = rest
+        if family not in ("TCP4", "TCP6") or not port.isdigit() or int(port) > 65535:
+            raise ValueError
+        return _plain(ipaddress.ip_address(source)), int(port)
+    except ValueError:
+        raise ProxyHeaderWrong(f"it begins with {line!r}") from None
+
+
+def _plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """Return the text; an IPv4 address that is mapped into IPv6 is that IPv4 address."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+async def _take(accepted: socket.socket, size: int) -> bytes:
+    """Return exactly `size` bytes; what follows stays to be read."""
+    data = b""
+    while len(data) < size:
+        try:
+            piece = accepted.recv(size - len(data))
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(accepted)
+            continue
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
 
 HANDSHAKES_MAX: Final = 256
 """Clients that may be at the handshake at once; beyond it, one of the network with most of them is closed."""

@@ -21,7 +21,7 @@ from reput_broker.store.base.file_io import is_no_space
 from reput_broker.store.base.results import PutResult
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.request import Content
+from reput_protocol.commands.base import Content
 from reput_protocol.commands.table import REQUESTS, why_not_served
 from reput_protocol.errors import (
     BodyMalformed,
@@ -141,7 +141,7 @@ class RequestHandling:
                 self._before_read()
             return handler(request)
         except Exception as error:
-            return self._refused(request, error)
+            return self.refused(request, error)
 
     def _challenge(self, request: Request) -> Response:
         return Response(0, {} if self._access is None else dict(self._access.challenge(request)))
@@ -149,12 +149,6 @@ class RequestHandling:
     def _body_limit(self, code: int) -> int:
         is_table = code in REQUESTS and REQUESTS[code].content is Content.TABLE
         return self._limits.frame_size if is_table else self._limits.body_size
-
-    def answer_of(self, put: Put) -> Response | None:
-        """Return the answer to a put that was appended or refused; None if it waits for the disk."""
-        outcome = put.outcome
-        assert not isinstance(outcome, PutResult), "`append` has replaced it"
-        return self._refused(put.request, outcome) if isinstance(outcome, Exception) else outcome
 
     async def _handle_large(self, request: Request, handler: Handler) -> Handled:
         """Handle a request with a large body, which the handler parses before it awaits anything."""
@@ -180,7 +174,7 @@ class RequestHandling:
         try:
             return await work
         except Exception as error:
-            return self._refused(request, error)
+            return self.refused(request, error)
 
     async def handle_alone(self, request: Request) -> Response | None:
         """Handle a request to the end, without others next to it; return None if the answer is sent later."""
@@ -190,7 +184,9 @@ class RequestHandling:
             waiting = self.append((result,))
             if waiting is not None:
                 await waiting
-            result = self.answer_of(result)
+            outcome = result.outcome
+            assert not isinstance(outcome, PutResult), "`append` has replaced it"
+            result = self.refused(request, outcome) if isinstance(outcome, Exception) else outcome
         if self.after_puts is not None:
             self.after_puts(request.client)
         return result
@@ -203,7 +199,8 @@ class RequestHandling:
                 f"{self._limits.body_size} are accepted (limits.body_size); send several smaller requests",
             )
 
-    def _refused(self, request: Request, error: Exception) -> Response:
+    def refused(self, request: Request, error: Exception) -> Response:
+        """Return the answer for an error of a handler or of a put."""
         if isinstance(error, Refusal):
             return error.response()
         known = _as_refusal(error)

@@ -15,18 +15,15 @@ import trio
 from reput_broker.config.model import BrokerConfig, is_loopback
 from reput_broker.observe.counters import Counters
 from reput_broker.remoting.request import Client
-from reput_broker.server.acceptor import Acceptor, port_refusal
 from reput_broker.server.connection import Addresses, Connection, Shared
-from reput_broker.server.connection_refusals import ConnectionRefusals
-from reput_broker.server.crowd import Crowd
-from reput_broker.server.gate import Admitted, Gate
+from reput_broker.server.connection_limits import ConnectionRefusals, Crowd, Strangers
+from reput_broker.server.gate import Acceptor, Admitted, Gate, port_refusal
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.server.memory import HeldBytes
-from reput_broker.server.strangers import Strangers
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
-from reput_protocol.record.host import born_host_bytes
+from reput_protocol.record.message_id import born_host_bytes
 
 _BACKLOG = 1024
 _TIMEOUT_CHECK_S = 1.0

@@ -15,7 +15,7 @@ from reput_broker.remoting.request import Client, ClientAnswer, ClientGone, Prin
 from reput_broker.server.handling import RequestHandling
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import BrokerError, ErrorCode
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.wire.header import Header, HeaderType, Value
 from reput_protocol.wire.signature import SignatureChecker
 

@@ -35,20 +35,17 @@ from reput_broker.staging.staging_file import (
     StagingTable,
     runs_of,
 )
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.file_io import make_directories
-from reput_broker.store.base.results import GetStatus, PutResult, PutStatus, TransferLimits
-from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.base.results import Block, GetStatus, PutResult, PutStatus, StoreStats, TransferLimits
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tenure.core import Core
+from reput_broker.tenure import Core
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.names import STAGED_TOPIC
 from reput_protocol.record.put_block import BlockCheck
-from reput_protocol.record.record import Record
-from reput_protocol.record.view import RecordView, record_views
+from reput_protocol.record.record import Record, RecordView, record_views
 from reput_protocol.store.unit import UNIT_BYTES
 
 log = structlog.get_logger(__name__)

@@ -21,10 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from reput_broker.store.base.checked_path import checked_path
 from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import CommitLogDispatcher, MessageArrivingListener
+from reput_broker.store.base.dispatch import CommitLogDispatcher, DeletedTopics, MessageArrivingListener
 from reput_broker.store.base.errors import (
     DirectoryLost,
     DiskFull,
@@ -34,25 +32,20 @@ from reput_broker.store.base.errors import (
     directory_refusals,
 )
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import RecoveryReport
+from reput_broker.store.base.results import RecoveryReport, StoreStats
 from reput_broker.store.base.running_flags import RunningFlags
-from reput_broker.store.base.stats import StoreStats
-from reput_broker.store.cleaners import StoreCleaners
-from reput_broker.store.flush import StoreFlush
 from reput_broker.store.index.query import KeyLookup
-from reput_broker.store.index.service import IndexService
+from reput_broker.store.index.service import IndexService, StoreIndex
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.walk import last_record_ending_by
 from reput_broker.store.message_reader import MessageReader
-from reput_broker.store.message_writer import MessageWriter
-from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.lock import DirectoryLock
-from reput_broker.store.opening.parts import StoreParts
+from reput_broker.store.message_writer import MessageWriter, StoreFlush
+from reput_broker.store.opening.judgement import StoreParts
+from reput_broker.store.opening.lock import AbortMarker, DirectoryLock, checked_path
 from reput_broker.store.opening.start import open_parts, truncate_tail
-from reput_broker.store.queue.builder import ConsumeQueueBuilder, ReplicaQueueBuilder
-from reput_broker.store.queue.reput import LogDispatch, LogFollower
+from reput_broker.store.queue.reput import ConsumeQueueBuilder, LogDispatch, LogFollower, ReplicaQueueBuilder
 from reput_broker.store.queue.table import ConsumeQueueTable, QueueOffsets, queues_digest
-from reput_broker.store.store_index import StoreIndex
+from reput_broker.store.retention import StoreCleaners
 from reput_protocol.record.layout import BLANK_BYTES, encode_blank
 
 T = TypeVar("T")
@@ -224,7 +217,7 @@ class MessageStore:
         self.find_by_unique_key = self._key_lookup.find_by_unique_key
         self.find_replays = self._key_lookup.find_replays
 
-        # Steps that services drive (queue/reput.py, store_index.py, flush.py)
+        # Steps that services drive (queue/reput.py, index/service.py, message_writer.py)
         self.reput_step = self._dispatch.reput_step
         self.dispatch_is_idle = self._dispatch.dispatch_is_idle
         self.replay = self._follower.replay
@@ -238,7 +231,7 @@ class MessageStore:
         self.flush_consume_queues = self._flush.flush_consume_queues
         self.write_checkpoint = self._flush.write_checkpoint
 
-        # Retention (cleaners.py, queue/table.py)
+        # Retention (retention.py, queue/table.py)
         self.cleaners = self._cleaners.cleaners
         self.remove_deleted = self._queues.remove_deleted
 

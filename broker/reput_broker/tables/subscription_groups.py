@@ -19,7 +19,7 @@ from reput_broker.config.sections import GroupsConfig
 from reput_broker.remoting.request import Refusal
 from reput_broker.tables.config_file import ConfigTable, DataVersion, EntryTexts
 from reput_protocol.codes import Perm
-from reput_protocol.commands.body import read_members
+from reput_protocol.commands.base import read_members
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import BodyMalformed, ErrorCode
 from reput_protocol.names import SYSTEM_GROUPS, check_group, is_system_group

@@ -24,7 +24,7 @@ from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.table_saver import SaveSoon, TableSaver, save_now
 from reput_broker.tables.topics import TopicConfigManager
-from reput_protocol.commands.body import read_members
+from reput_protocol.commands.base import read_members
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pop import MessageRequestMode
 from reput_protocol.commands.schedule import ScheduleDefinition

@@ -22,7 +22,7 @@ from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults
 from reput_protocol.record.message_fields import body_field, message_fields
 from reput_protocol.record.record import Record, decode_record
-from reput_protocol.record.row import POSITION, SIZE
+from reput_protocol.record.scan import POSITION, SIZE
 from reput_protocol.store.layout import QueueDirectory, StoreLayout
 from reput_protocol.store.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
 from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT_BYTES

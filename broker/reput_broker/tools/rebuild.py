@@ -16,22 +16,21 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from reput_broker.store.base.checkpoint import StoreCheckpoint
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import DispatchBatch, QueueRows, rows_by_queue
+from reput_broker.store.base.dispatch import DeletedTopics, DispatchBatch, QueueRows, rows_by_queue
 from reput_broker.store.base.errors import FlushFailed, ForeignFile, StoreError
 from reput_broker.store.base.file_io import sync_directory
 from reput_broker.store.base.options import DELAY_LEVELS_MS, StoreOptions, ignore_event
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.opening.directory_swap import put_back, swap
 from reput_broker.store.opening.foreign_files import files_below
-from reput_broker.store.queue.builder import RecoveringQueueBuilder
+from reput_broker.store.queue.reput import RecoveringQueueBuilder
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.tools.index_raw import index_sizes
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_queues import queues_digest, units_of
 from reput_protocol.printable import counted
-from reput_protocol.record.dispatch_rows import scan_dispatch
+from reput_protocol.record.scan import scan_dispatch
 from reput_protocol.store.files import replaced
 from reput_protocol.store.layout import Geometry, QueueDirectory, StoreLayout
 from reput_protocol.store.log_reader import LogBatch, LogEnd, read_log

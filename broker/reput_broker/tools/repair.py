@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.base.file_io import make_directories, sync_directory
-from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.directory_swap import put_back
+from reput_broker.store.opening.lock import AbortMarker
 from reput_broker.tables.config_file import ConfigFile, encode
 from reput_broker.tools.index_raw import IndexSizes, index_sizes
 from reput_broker.tools.rebuild import DerivedFactory, IndexRebuild, QueuesRebuild, rebuild

@@ -27,14 +27,6 @@ from reput_broker.tools.verify_checkpoint import checkpoint_min_time
 from reput_broker.tools.verify_queues import queue_ends, queues_digest
 from reput_protocol.printable import counted
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
-from reput_protocol.record.dispatch_rows import topic_text
-from reput_protocol.record.head import (
-    body_size_at,
-    head_bytes,
-    physical_offset_at,
-    read_head,
-    store_timestamp_at,
-)
 from reput_protocol.record.layout import (
     I16,
     I32,
@@ -43,10 +35,14 @@ from reput_protocol.record.layout import (
     MAGIC_V2,
     QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
+    body_size_at,
     crc31,
+    head_bytes,
+    physical_offset_at,
+    read_head,
+    store_timestamp_at,
 )
-from reput_protocol.record.row import POSITION
-from reput_protocol.record.scan import ScanStatus, locate, scan_record
+from reput_protocol.record.scan import POSITION, ScanStatus, locate, scan_record, topic_text
 from reput_protocol.store.files import end_of_data, standing_for
 from reput_protocol.store.layout import Stream, StreamFile
 from reput_protocol.store.log_reader import Damage, LogBatch, read_log

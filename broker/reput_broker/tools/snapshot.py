@@ -29,10 +29,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from reput_broker.store.base.checkpoint import FlushMark
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.file_io import is_no_space, sync_directory, write_all
-from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.lock import AbortMarker, DirectoryLock
 from reput_broker.store.queue.table import DELETED_DIR
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.verify_checkpoint import valid_mark

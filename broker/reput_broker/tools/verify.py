@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.errors import ForeignFile
 from reput_broker.store.base.options import DELAY_LEVELS_MS
 from reput_broker.store.opening.directory_swap import SWAPPED

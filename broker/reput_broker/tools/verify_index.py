@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT, SLOT_BYTES
 from reput_broker.tools.index_raw import (
     INDEX_BYTES_MIN,
@@ -26,9 +26,8 @@ from reput_broker.tools.report import Report
 from reput_protocol.kernel.index import are_entries_of, index_chains, wrong_seconds
 from reput_protocol.printable import counted
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
-from reput_protocol.record.dispatch_rows import DispatchRows
-from reput_protocol.record.hashing import index_hash, index_keys
-from reput_protocol.record.row import POSITION
+from reput_protocol.record.layout import index_hash, index_keys
+from reput_protocol.record.scan import POSITION, DispatchRows
 from reput_protocol.store.files import end_of_data
 from reput_protocol.store.layout import StoreLayout
 from reput_protocol.store.log_reader import Damage, LogBatch

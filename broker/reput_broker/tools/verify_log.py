@@ -12,8 +12,15 @@ from reput_broker.tools.report import Progress, Report
 from reput_broker.tools.verify_index import IndexCheck
 from reput_broker.tools.verify_queues import QueuesCheck
 from reput_protocol.kernel.records import checksum_faults
-from reput_protocol.record.dispatch_rows import DispatchRows
-from reput_protocol.record.row import POSITION, PROPERTIES, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP_MS, WIDTH
+from reput_protocol.record.scan import (
+    POSITION,
+    PROPERTIES,
+    QUEUE_OFFSET,
+    SIZE,
+    STORE_TIMESTAMP_MS,
+    WIDTH,
+    DispatchRows,
+)
 from reput_protocol.store.layout import StoreLayout
 from reput_protocol.store.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
 from reput_protocol.store.unit import UNIT_BYTES

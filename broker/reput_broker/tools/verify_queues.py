@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import QueueRows
+from reput_broker.store.base.dispatch import DeletedTopics, QueueRows
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
 from reput_broker.store.queue.table import digest_of_ends
 from reput_broker.tools.report import Fault, Report

@@ -31,7 +31,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import TransactionsConfig
-from reput_broker.put.own_puts import OwnPuts
+from reput_broker.put.put_lock import OwnPuts
 from reput_broker.store.base.dispatch import DispatchBatch
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.results import PutStatus
@@ -53,11 +53,9 @@ from reput_protocol.names import (
     TRANSACTION_CHECK_GROUP,
 )
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import TRANSACTION_COMMIT
-from reput_protocol.record.message_id import UniqueIdGenerator
-from reput_protocol.record.record import Record
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.message_id import Host, UniqueIdGenerator
+from reput_protocol.record.record import Record, RecordView
 
 log = structlog.get_logger(__name__)
 

@@ -19,9 +19,6 @@ from reput_client.transport.session import Session
 from reput_client.users import UserDescription, UserTable, with_rules
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
-from reput_protocol.commands.ha import HARuntimeInfo
-from reput_protocol.commands.history import BrokerHistory, ReadHistoryHeader
 from reput_protocol.commands.operation import (
     INTAKE_WORDS,
     BrokerDescription,
@@ -38,7 +35,14 @@ from reput_protocol.commands.operation import (
     SetConfigBody,
     SetIntakeHeader,
 )
-from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
+from reput_protocol.commands.replica import (
+    HARuntimeInfo,
+    PromoteBrokerHeader,
+    Promotion,
+    QueryReplicaStateHeader,
+    ReplicaState,
+)
+from reput_protocol.commands.statistics import BrokerHistory, ReadHistoryHeader
 from reput_protocol.commands.topic import MASTER_ID, ClusterInfo, KVTable
 from reput_protocol.commands.users import (
     GROUP_MARK,

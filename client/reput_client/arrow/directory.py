@@ -18,11 +18,11 @@ from reput_client.arrow.store_files import open_store
 from reput_client.arrow.urls import without_secret
 from reput_client.errors import DamagedStore, NotAStore
 from reput_protocol.codes import Perm
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, QUEUES_MAX
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import reply_topic
-from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
+from reput_protocol.record.layout import STORE_TIME_BYTES, read_head, store_timestamp_at
 from reput_protocol.store.layout import Stream
 from reput_protocol.store.topic_journal import TABLE, TOPIC_JOURNAL, with_journal
 from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT

@@ -22,13 +22,13 @@ from reput_protocol.kernel.records import unit_records
 from reput_protocol.kernel.units import doubtful_units, unit_runs, unit_table
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record.columns import BoolArray, IntArray, RecordColumns
-from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.layout import (
     I32,
     RECORD_BYTES_MIN,
     TRANSACTION_BITS,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    tags_code,
 )
 from reput_protocol.store.layout import Stream, StreamFile
 from reput_protocol.store.log_reader import Damage, LogBatch, read_log

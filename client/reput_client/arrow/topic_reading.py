@@ -15,7 +15,7 @@ from reput_protocol.errors import TopicNotFound
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import queue_records
 from reput_protocol.record.columns import RecordColumns
-from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
+from reput_protocol.record.scan import QUEUE_OFFSET, WIDTH
 
 T = TypeVar("T")
 _BATCH_BYTES: Final = 4 << 20

@@ -28,7 +28,7 @@ from reput_protocol.errors import TopicNotFound, error_from_response
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import checksum_faults, queue_records, record_starts
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
+from reput_protocol.record.scan import QUEUE_OFFSET, WIDTH
 from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import Value
 

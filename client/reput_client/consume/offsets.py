@@ -14,7 +14,7 @@ from reput_client.transport.client import Client
 from reput_client.transport.session import Session, raise_refusal
 from reput_client.transport.standbys import read
 from reput_protocol.codes import Boundary, BoundaryType, RequestCode, ResponseCode
-from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.offset import (
     EarliestTimeResult,
     OffsetResult,

@@ -24,10 +24,9 @@ from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.kernel.records import checksum_faults, queue_records, scan_records
 from reput_protocol.kernel.tables import distinct
 from reput_protocol.printable import counted
-from reput_protocol.record.head import size_at
-from reput_protocol.record.layout import RECORD_BYTES_MIN
+from reput_protocol.record.layout import RECORD_BYTES_MIN, size_at
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.record.row import QUEUE_ID, QUEUE_OFFSET, TAG, TOPIC, WIDTH
+from reput_protocol.record.scan import QUEUE_ID, QUEUE_OFFSET, TAG, TOPIC, WIDTH
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
 

@@ -24,7 +24,7 @@ from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.property_rules import is_reserved
-from reput_protocol.record.expiry import fix_expiry
+from reput_protocol.record.delays import fix_expiry
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 

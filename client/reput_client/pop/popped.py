@@ -34,7 +34,7 @@ from reput_protocol.commands.pop import (
 from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.properties import POP_CK, decode_properties
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.record.row import PROPERTIES, QUEUE_ID, QUEUE_OFFSET, WIDTH
+from reput_protocol.record.scan import PROPERTIES, QUEUE_ID, QUEUE_OFFSET, WIDTH
 from reput_protocol.wire.channel import Call
 
 _NOT_IN_HAND = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE)

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 from reput_client.errors import NoQueue
 from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
+from reput_protocol.kernel.tables import java_hash
 from reput_protocol.properties import SHARDING_KEY, check_text
 from reput_protocol.record.delays import Delay
-from reput_protocol.record.hashing import java_hash
 from reput_protocol.record.message import Message, MessageQueue
 
 _I32_MIN = -0x8000_0000

@@ -25,8 +25,8 @@ from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import reply_topic
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.record.host import ZERO_HOST, Host
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.record.message_id import ZERO_HOST, Host
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.channel import Waiter
 from reput_protocol.wire.header import HeaderType

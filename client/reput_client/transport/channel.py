@@ -32,9 +32,8 @@ from reput_protocol.kernel.records import record_starts
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP
 from reput_protocol.properties import encode_properties, find_property
 from reput_protocol.wire.channel import Call, Channel, Peer, Waiter
-from reput_protocol.wire.frames import HEADER_BYTES_MAX, encode_frame_head
+from reput_protocol.wire.frames import HEADER_BYTES_MAX, encode_frame_head, encode_msgpack_header
 from reput_protocol.wire.header import Header, HeaderType, Value, text_ext
-from reput_protocol.wire.header_msgpack import encode_msgpack_header
 from reput_protocol.wire.signature import (
     REPUT_SIGNATURE,
     REPUT_SIGNATURE_LENGTH,
@@ -313,7 +312,7 @@ def _send_of_block(
     header: PutMessageHeader, block: Buffer, waits: str
 ) -> tuple[int, Mapping[str, Value], Buffer]:
     # Of all commands and clients, few send to RocketMQ's brokers.
-    from reput_protocol.record.client_batch import BatchItem, encode_batch
+    from reput_protocol.record.put_block import BatchItem, encode_batch
     from reput_protocol.record.record import decode_record
 
     records = [decode_record(block, start) for start in record_starts(block, 0, len(block))]

@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from reput_broker.store.base.errors import LogDirectoryLocked, StoreLocked
-from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.lock import AbortMarker, DirectoryLock
 from reput_broker.tools.verify_parts import Directory
 from reput_client.arrow.urls import directory_of, without_secret
 from reput_client.errors import NotAStore

@@ -12,7 +12,7 @@ from functools import partial
 
 import click
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.errors import ForeignFile
 from reput_broker.tools.index_raw import index_sizes
 from reput_broker.tools.rebuild import (

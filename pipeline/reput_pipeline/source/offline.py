@@ -20,7 +20,7 @@ from reput_client.arrow.directory import (
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.ranges import InputPartition, Narrowing, batch_ranges, cores, narrowed, pack
-from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.layout import index_hash
 
 
 class OfflineStore(StoreDirectory):

@@ -23,7 +23,7 @@ from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offse
 from reput_pipeline.spark.errors import note
 from reput_protocol.errors import ReputError
 from reput_protocol.printable import counted
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 
 
 @dataclass(frozen=True)

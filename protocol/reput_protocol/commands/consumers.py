@@ -10,10 +10,19 @@ from typing import Any, ClassVar, Final
 from msgspec import field
 
 from reput_protocol.codes import ConsumeResult, RequestCode
-from reput_protocol.commands.body import Body, LargeBody, Members, Number
+from reput_protocol.commands.base import (
+    I32,
+    I64,
+    Body,
+    CommandHeader,
+    Kind,
+    LargeBody,
+    Members,
+    Number,
+    RequestType,
+    Sender,
+)
 from reput_protocol.commands.group import SubscriptionData
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.names import BrokerName, ClientId, GroupName, TopicName, TopicNames
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.rights import Right

@@ -10,9 +10,17 @@ from typing import Final, NamedTuple, Self
 from msgspec import field
 
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.body import Body, Members, Number
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import (
+    I32,
+    I64,
+    Body,
+    CommandHeader,
+    Kind,
+    Members,
+    Number,
+    RequestType,
+    Sender,
+)
 from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
 from reput_protocol.record.delays import moment_of
 from reput_protocol.rights import Right

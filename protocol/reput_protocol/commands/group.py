@@ -20,9 +20,17 @@ from reput_protocol.codes import (
     RequestCode,
     ResponseCode,
 )
-from reput_protocol.commands.body import Body, LargeBody, Members
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import (
+    I32,
+    I64,
+    Body,
+    CommandHeader,
+    Kind,
+    LargeBody,
+    Members,
+    RequestType,
+    Sender,
+)
 from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.names import ClientId, GroupName, ProducerGroupName, TopicName
 from reput_protocol.record.message import MessageQueue

@@ -11,10 +11,8 @@ from typing import Final
 from msgspec import field
 
 from reput_protocol.codes import ConsumeFromWhere, ConsumeType, LanguageCode, MessageModel, RequestCode
-from reput_protocol.commands.body import LargeBody, Members
+from reput_protocol.commands.base import I64, CommandHeader, LargeBody, Members, RequestType
 from reput_protocol.commands.group import SubscriptionData
-from reput_protocol.commands.header import I64, CommandHeader
-from reput_protocol.commands.request import RequestType
 from reput_protocol.names import BrokerName, ClientId, GroupName, ProducerGroupName, TopicName
 from reput_protocol.rights import Right
 

@@ -14,9 +14,18 @@ from msgspec import field
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Body, LargeBody, read_json, read_members
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Content, RequestType, Sender
+from reput_protocol.commands.base import (
+    I32,
+    I64,
+    Body,
+    CommandHeader,
+    Content,
+    LargeBody,
+    RequestType,
+    Sender,
+    read_json,
+    read_members,
+)
 from reput_protocol.commands.topic import BrokerData, TopicConfig, TopicConfigTable, TopicRoute
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import BrokerName, TopicName

@@ -9,9 +9,17 @@ from msgspec import field
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
-from reput_protocol.commands.body import Body, LargeBody, Members
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import (
+    I32,
+    I64,
+    Body,
+    CommandHeader,
+    Kind,
+    LargeBody,
+    Members,
+    RequestType,
+    Sender,
+)
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import BrokerName, ClientId, GroupName, GroupNames, TopicName
 from reput_protocol.record.message import MessageQueue

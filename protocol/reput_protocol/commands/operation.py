@@ -9,9 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct, field
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Body, LargeBody, Members
-from reput_protocol.commands.header import I64, CommandHeader
-from reput_protocol.commands.request import RequestType
+from reput_protocol.commands.base import I64, Body, CommandHeader, LargeBody, Members, RequestType
 from reput_protocol.names import ClientId
 from reput_protocol.rights import Right
 

@@ -21,9 +21,7 @@ from typing import Final, NamedTuple, Self
 from msgspec import field
 
 from reput_protocol.codes import MessageModel, RequestCode, ResponseCode
-from reput_protocol.commands.body import Body, Members
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Kind, Members, RequestType, Sender
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import (
     RETRY_PREFIX,

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Body, LargeBody
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Kind, LargeBody, RequestType, Sender
 from reput_protocol.names import BrokerName, GroupName, TopicName
 from reput_protocol.rights import Right
 

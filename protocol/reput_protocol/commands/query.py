@@ -7,10 +7,8 @@ from typing import Final
 from msgspec import field
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import LargeBody, Members
+from reput_protocol.commands.base import I32, I64, CommandHeader, LargeBody, Members, RequestType, Sender
 from reput_protocol.commands.group import SubscriptionData
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender
 from reput_protocol.names import GroupName, TopicName
 from reput_protocol.rights import Right
 

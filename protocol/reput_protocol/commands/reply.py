@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final, Self
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Content, Kind, RequestType, Sender
+from reput_protocol.commands.base import I32, I64, CommandHeader, Content, Kind, RequestType, Sender
 from reput_protocol.commands.send import SendMessageHeader, SendMessageV2Header
 from reput_protocol.names import ProducerGroupName, TopicName
 from reput_protocol.rights import Right

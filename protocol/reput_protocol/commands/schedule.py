@@ -10,9 +10,7 @@ from typing import Self
 from msgspec import field
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Body, Members, Number
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Kind, Members, Number, RequestType
 from reput_protocol.names import BrokerName, TopicName
 from reput_protocol.record.delays import moment_of
 from reput_protocol.rights import Right

@@ -9,8 +9,7 @@ from msgspec import defstruct, field
 from msgspec.structs import astuple, fields
 
 from reput_protocol.codes import AckLevel, Dedup, RequestCode
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Content, Kind, RequestType, Sender
+from reput_protocol.commands.base import I32, I64, CommandHeader, Content, Kind, RequestType, Sender
 from reput_protocol.names import DEFAULT_TOPIC, BrokerName, ProducerGroupName, TopicName
 from reput_protocol.rights import Right
 from reput_protocol.wire.header import Value

@@ -15,9 +15,7 @@ from msgspec import field
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Body
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Content, Kind, RequestType, Sender
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Content, Kind, RequestType, Sender
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import crc32
 from reput_protocol.names import TopicName

@@ -10,11 +10,8 @@ from reput_protocol.commands import (
     consumers,
     dead_letters,
     delay,
-    election,
     group,
     group_description,
-    ha,
-    history,
     namesrv,
     offset,
     operation,
@@ -27,16 +24,15 @@ from reput_protocol.commands import (
     send,
     stage,
     statistics,
-    table_sync,
     topic,
     transaction,
     users,
 )
-from reput_protocol.commands.request import NotServed, RequestType
+from reput_protocol.commands.base import NotServed, RequestType
 
 _FAMILIES: Final = (
     send, pull, query, delay, schedule, stage, transaction, reply, group, offset, pop, consumers, dead_letters,
-    group_description, topic, statistics, history, operation, users, namesrv, ha, election, replica, table_sync,
+    group_description, topic, statistics, operation, users, namesrv, replica,
 )  # fmt: skip
 
 REQUESTS: Final[Mapping[int, RequestType]] = {

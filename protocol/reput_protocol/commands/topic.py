@@ -11,9 +11,18 @@ from typing import Any, ClassVar, Final
 from msgspec import field
 
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
-from reput_protocol.commands.body import Body, LargeBody, Members, Number
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import (
+    I32,
+    I64,
+    Body,
+    CommandHeader,
+    Kind,
+    LargeBody,
+    Members,
+    Number,
+    RequestType,
+    Sender,
+)
 from reput_protocol.names import DEFAULT_TOPIC, BrokerName, TopicName
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.rights import Right

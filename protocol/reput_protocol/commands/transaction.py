@@ -7,9 +7,7 @@ from typing import Final
 from msgspec import field
 
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.body import Body, Members
-from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Kind, Members, RequestType, Sender
 from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
 from reput_protocol.rights import Right
 

@@ -14,9 +14,7 @@ from typing import Final
 from msgspec import field
 
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.body import Body, Members
-from reput_protocol.commands.header import I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender
+from reput_protocol.commands.base import I64, Body, CommandHeader, Members, RequestType, Sender
 from reput_protocol.errors import HeaderFieldError, ReputError
 from reput_protocol.rights import ANY, RIGHTS_OF, Kind, Right, Rule, rule_of
 from reput_protocol.wire.header import Value

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from reput_protocol.errors import FilterSyntaxError
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 
 if TYPE_CHECKING:
     from reput_protocol.filter.sql import SqlFilter

@@ -13,9 +13,9 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import COLUMNS, checksum_faults
 from reput_protocol.kernel.tables import distinct, gather, property_columns, property_places
 from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY
-from reput_protocol.record import row as number
-from reput_protocol.record.head import born_host_in, store_host_in
-from reput_protocol.record.host import Host
+from reput_protocol.record import scan as number
+from reput_protocol.record.layout import born_host_in, store_host_in
+from reput_protocol.record.message_id import Host
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from reput_protocol.kernel.records import scan_records
-from reput_protocol.record.head import physical_offset_at
-from reput_protocol.record.layout import RECORD_BYTES_MIN
-from reput_protocol.record.row import POSITION, SIZE, TOPIC, WIDTH
-from reput_protocol.record.scan import RecordScan, ScanStatus, locate
+from reput_protocol.record.layout import RECORD_BYTES_MIN, physical_offset_at
+from reput_protocol.record.scan import POSITION, SIZE, TOPIC, WIDTH, RecordScan, ScanStatus, locate
 from reput_protocol.store.files import end_of_data, is_all_zero, open_file, read_at
 from reput_protocol.store.layout import Stream, StreamFile
 

@@ -1,7 +1,7 @@
 """The header of a frame as a value, independent of its encoding.
 
-`header_json`, `header_binary` and `header_msgpack` encode and decode it, `frames` chooses among them. The fields of one
-request, with their types, are a `commands.header.CommandHeader`: what `ext` has.
+`frames` encodes and decodes its three forms. The fields of one request, with their types, are a
+`commands.header.CommandHeader`: what `ext` has.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.received import DamagedRecord, ReceivedMessage
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filter.tags import TagFilter
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, encode_record
 
 FIRST = 100

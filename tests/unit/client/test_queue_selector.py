@@ -10,7 +10,7 @@ from reput_client.errors import NoQueue
 from reput_client.produce.queue_selector import AnyBroker, RoundRobin, choice_of, queue_by_id, queue_by_key
 from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.record.hashing import java_hash
+from reput_protocol.kernel.tables import java_hash
 from reput_protocol.record.message import MessageQueue
 
 QUEUES = tuple(MessageQueue("t", "b", number) for number in range(3))

@@ -19,8 +19,8 @@ from reput_client.received import DamagedRecord, ReceivedMessage
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import find_property
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, encode_record
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from reput_broker.store.base.block import Block
+from reput_broker.store.base.results import Block
 from reput_pipeline.jobs.find import Conditions
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from reput_broker.background import BackgroundBroker
-from reput_broker.store.base.block import Block
+from reput_broker.store.base.results import Block
 from reput_client.arrow import read_arrow
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.consume.arrow_columns import arrow_schema

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.base.block import Block
+from reput_broker.store.base.results import Block
 from reput_client.errors import NotAStore
 from reput_pipeline.source.offline import (
     OfflineStore,

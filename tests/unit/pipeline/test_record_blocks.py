@@ -16,7 +16,7 @@ from reput_pipeline.spark.errors import SinkError
 from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import check_put_block, encode_put_block
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 
 NOW = 1_700_000_000_000
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zs")), min_size=1, max_size=12)

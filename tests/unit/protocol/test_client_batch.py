@@ -3,7 +3,7 @@
 import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
-from reput_protocol.record.client_batch import BatchItem, decode_batch, encode_batch
+from reput_protocol.record.put_block import BatchItem, decode_batch, encode_batch
 
 ITEMS = [BatchItem(1, b"one", b"a\x01b\x02"), BatchItem(-5, b"", b""), BatchItem(0, b"three", b"a\x01b")]
 

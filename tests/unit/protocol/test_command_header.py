@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reput_protocol.codes import BoundaryType
-from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.base import I32, I64, CommandHeader
 from reput_protocol.commands.offset import QueryConsumerOffsetHeader, QueueHeader, SearchOffsetHeader
 from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.errors import HeaderFieldError

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reput_protocol.codes import AckLevel, ConsumeFromWhere, ConsumeType, MessageModel, TransactionState
+from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyHeader,
     ConsumerRunningInfoHeader,
@@ -32,7 +33,6 @@ from reput_protocol.commands.group import (
     UnregisterClientHeader,
 )
 from reput_protocol.commands.group_description import ConsumerConnectionHeader, ProducerConnectionHeader
-from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.offset import (
     CloneGroupOffsetHeader,
     ConsumerStatusHeader,

@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from reput_protocol.properties import decode_properties
-from reput_protocol.record.dispatch_rows import SEEN, DispatchRun, scan_dispatch
-from reput_protocol.record.hashing import tags_code
-from reput_protocol.record.host import Host
-from reput_protocol.record.layout import encode_blank
+from reput_protocol.record.layout import encode_blank, tags_code
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, encode_record
-from reput_protocol.record.scan import ScanStatus
+from reput_protocol.record.scan import SEEN, DispatchRun, ScanStatus, scan_dispatch
 
 
 def log_of(records: list[Record], base: int = 4096) -> bytes:

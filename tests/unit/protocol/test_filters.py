@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import TAGS_MAX, TagFilter, tag_hash
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reput_protocol.record.hashing import index_hash, java_hash, tags_code
+from reput_protocol.kernel.tables import java_hash
+from reput_protocol.record.layout import index_hash, tags_code
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reput_protocol.record.host import ZERO_HOST, Host, born_host_bytes
+from reput_protocol.record.message_id import ZERO_HOST, Host, born_host_bytes
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1:10911", "[::1]:1", "0.0.0.0:0"])

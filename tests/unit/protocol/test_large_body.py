@@ -7,8 +7,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from reput_protocol.commands import body as bodies
-from reput_protocol.commands.body import PART_BYTES, PART_VALUES, LargeBody
+from reput_protocol.commands import base as bodies
+from reput_protocol.commands.base import PART_BYTES, PART_VALUES, LargeBody
 from reput_protocol.commands.consumers import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
 from reput_protocol.commands.group import LockBatchResult, SubscriptionGroupConfig, SubscriptionGroupTable
 from reput_protocol.commands.group_description import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_protocol.commands import body as loose_json
-from reput_protocol.commands.body import encode_json, read_json
+from reput_protocol.commands import base as loose_json
+from reput_protocol.commands.base import encode_json, read_json
 from reput_protocol.errors import BodyMalformed
 
 KEY = (("brokerName", "broker-a"), ("queueId", 1), ("topic", "T"))

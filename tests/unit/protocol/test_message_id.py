@@ -5,8 +5,12 @@ from datetime import datetime
 import pytest
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import UniqueIdGenerator, decode_offset_message_id, offset_message_id
+from reput_protocol.record.message_id import (
+    Host,
+    UniqueIdGenerator,
+    decode_offset_message_id,
+    offset_message_id,
+)
 from support.stores import FakeClock
 
 IP = bytes([172, 17, 0, 1])

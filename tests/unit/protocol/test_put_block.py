@@ -6,8 +6,8 @@ import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.kernel.records import record_starts
-from reput_protocol.record.host import Host
 from reput_protocol.record.message import Message
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.put_block import (
     DEFAULT_LIMITS,
     BlockCheck,

@@ -6,8 +6,8 @@ import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.kernel.records import patch_block
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import crc31, encode_blank, record_bytes, record_version_for, topic_field
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.put_block import encode_block
 from reput_protocol.record.record import Record, decode_record, encode_record
 from reput_protocol.record.scan import ScanStatus, scan_record

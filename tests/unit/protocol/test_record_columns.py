@@ -7,7 +7,7 @@ import pytest
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import scan_records
 from reput_protocol.record.columns import RecordColumns
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, decode_record, encode_record
 
 MIXED = [

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_protocol.record.head import properties_of, properties_of_tail, tail_position
-from reput_protocol.record.host import Host
-from reput_protocol.record.layout import HEAD_BYTES_MAX, MAGIC_V1, MAGIC_V2
+from reput_protocol.record.layout import (
+    HEAD_BYTES_MAX,
+    MAGIC_V1,
+    MAGIC_V2,
+    properties_of,
+    properties_of_tail,
+    tail_position,
+)
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, encode_record
 
 IPV4, IPV6 = Host("10.0.0.1", 1), Host("2001:db8::1", 1)

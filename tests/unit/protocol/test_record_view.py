@@ -3,10 +3,9 @@
 import pytest
 
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank
-from reput_protocol.record.record import Record, decode_record, encode_record
-from reput_protocol.record.view import RecordView, record_views
+from reput_protocol.record.message_id import Host
+from reput_protocol.record.record import Record, RecordView, decode_record, encode_record, record_views
 
 PROPERTIES = b"UNIQ_KEY\x01U\x02TAGS\x01paid\x02KEYS\x01a b\x02"
 FIELDS = (

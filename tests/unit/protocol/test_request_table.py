@@ -11,10 +11,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.body import Members
-from reput_protocol.commands.header import CommandHeader
-from reput_protocol.commands.named_fields import named_fields
-from reput_protocol.commands.request import Kind, RequestType, Sender
+from reput_protocol.commands.base import CommandHeader, Kind, Members, RequestType, Sender, named_fields
 from reput_protocol.commands.table import NOT_SERVED, REQUESTS, why_not_served
 from reput_protocol.names import Names
 from reput_protocol.rights import Right

@@ -14,8 +14,8 @@ import pytest
 
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.sql import SqlFilter
-from reput_protocol.filter.sql.compiler import CHARACTERS_MAX, DEPTH_MAX, NAME_CHARACTERS_MAX, PARTS_MAX
-from reput_protocol.filter.sql.values import NotComparable
+from reput_protocol.filter.sql.conditions import NotComparable
+from reput_protocol.filter.sql.sql_filter import CHARACTERS_MAX, DEPTH_MAX, NAME_CHARACTERS_MAX, PARTS_MAX
 from reput_protocol.properties import encode_properties
 
 ORDER = encode_properties(

@@ -26,13 +26,12 @@ from typing_extensions import override
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import HAConfig
-from reput_broker.put.fence import Fence
 from reput_broker.put.progress import LogProgress, Replica, Replicas
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Handled, Handler, Refusal, Request, Response, Result
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.commands.replica import AwaitTableChangesHeader, QueryReplicaStateHeader, TableChanges
 from reput_protocol.commands.table import REQUESTS
-from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
 from reput_protocol.errors import ErrorCode
 
 _CLOSE = 0.1

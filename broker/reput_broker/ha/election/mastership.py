@@ -22,7 +22,7 @@ from reput_broker.ha.election.engine import (
     Terms,
 )
 from reput_broker.ha.election.in_sync_set import InSyncSet
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

@@ -16,8 +16,7 @@ import threading
 
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed, StoreError, StoreReadOnly
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.base.results import PutResult, PutStatus, StoreStats
 
 
 class RunningFlags:

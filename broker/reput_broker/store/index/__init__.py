@@ -1,5 +1,5 @@
 """The index of message keys.
 
-file: one index file. service: all files, and the dispatcher that fills them. query: messages by
-key. `store_index`, above both the log and these, completes and flushes it for an open store.
+file: one index file. service: all files, the dispatcher that fills them, and their completion and flush for an open
+store. query: messages by key.
 """

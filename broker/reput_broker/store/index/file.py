@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from reput_broker.store.base.errors import FlushFailed, ForeignFile
 from reput_broker.store.base.file_io import create_file, map_file, reserve_space, sync_data
-from reput_broker.store.log.open_mappings import OpenMappings
+from reput_broker.store.log.mapped_file import OpenMappings
 from reput_protocol.kernel.index import follow_chain, insert_keys, seconds_ascend
 
 SECONDS_MAX: Final = 0x7FFF_FFFF

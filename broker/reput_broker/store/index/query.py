@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.base.running_flags import RunningFlags
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_protocol.commands.query import TIME_MAX_MS
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 from reput_protocol.record.dead_letter import replays_key
-from reput_protocol.record.hashing import index_hash
-from reput_protocol.record.head import HOSTS_BYTES, is_brokers_own, prepared_transaction_offset_at
-from reput_protocol.record.layout import HEAD_BYTES
+from reput_protocol.record.layout import (
+    HEAD_BYTES,
+    HOSTS_BYTES,
+    index_hash,
+    is_brokers_own,
+    prepared_transaction_offset_at,
+)
 from reput_protocol.record.record import decode_record
 
 QUERY_MESSAGES_MAX = 64

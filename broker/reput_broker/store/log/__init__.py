@@ -1,6 +1,5 @@
 """The CommitLog.
 
-commit_log: append and read. mapped_file, mapped_file_queue: its files. allocate, file_maker:
-creation of files. pool: buffers for appends. walk: verification by recovery. memory_pages,
-open_mappings: limits of memory and descriptors. Deletion is in `cleaners`.
+commit_log: append and read, creation of files ahead. mapped_file, mapped_file_queue: its files. pool: buffers for
+appends. walk: verification by recovery. Deletion is in `retention`.
 """

@@ -19,8 +19,14 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_protocol.kernel.records import follow_records
-from reput_protocol.record.head import physical_offset_at, read_head, store_timestamp_at
-from reput_protocol.record.layout import RECORD_BYTES_MIN, TRANSACTION_BITS, TRANSACTION_COMMIT
+from reput_protocol.record.layout import (
+    RECORD_BYTES_MIN,
+    TRANSACTION_BITS,
+    TRANSACTION_COMMIT,
+    physical_offset_at,
+    read_head,
+    store_timestamp_at,
+)
 from reput_protocol.record.scan import ScanStatus, locate, scan_record
 
 _TOPIC_BYTES_MAX = 255

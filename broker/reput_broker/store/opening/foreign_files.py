@@ -14,7 +14,7 @@ from reput_broker.store.base.errors import ForeignFile
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_protocol.codes import MessageSysFlag
-from reput_protocol.commands.body import read_json
+from reput_protocol.commands.base import read_json
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.properties import (
     INNER_MULTI_DISPATCH,
@@ -22,7 +22,7 @@ from reput_protocol.properties import (
     INNER_NUM,
     decode_properties,
 )
-from reput_protocol.record.head import sys_flag_at
+from reput_protocol.record.layout import sys_flag_at
 from reput_protocol.record.scan import Extent as RecordParts
 from reput_protocol.record.scan import locate
 

@@ -12,6 +12,13 @@ The directories of a log have locks (`flock`) of their own, so that two stores c
 outside of the store directory, where the lock file has no effect, and no other files may be put into a log directory.
 RocketMQ does not know these locks. They are on the directory, not on its name: `check` detects that it was moved,
 removed or covered by a mount.
+
+While a broker runs, its directory can be moved, deleted or unmounted, and another one can take its name. So the store
+derives all its paths from one that runs a check whenever it is converted for a system call (`checked_path`), which no
+caller can forget. Text made of a path (`str`, an f-string) bypasses the check: open nothing by such text.
+
+The file `abort` exists while a broker runs. It holds the process id as decimal text, without a newline. Only a
+complete, orderly stop removes it; if a start finds it, the queues and the log may not agree.
 """
 
 from __future__ import annotations
@@ -22,19 +29,24 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PosixPath
 
-from reput_broker.store.base.checked_path import check_identity
 from reput_broker.store.base.errors import (
     DirectoryLost,
     DiskFull,
+    FlushFailed,
     LogDirectoryLocked,
     LogDirectoryUnusable,
     StoreLocked,
 )
-from reput_broker.store.base.file_io import PAGE_BYTES, is_no_space, make_directories, write_all
+from reput_broker.store.base.file_io import (
+    PAGE_BYTES,
+    is_no_space,
+    make_directories,
+    sync_directory,
+    write_all,
+)
 from reput_broker.store.base.options import EventHandler, ignore_event
-from reput_broker.store.opening.abort_marker import AbortMarker
 
 # struct flock of Linux: type, whence, start, length, pid (0 for this kind of lock).
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -436,3 +448,86 @@ def remove_empty(made: list[Path], *, keep: Iterable[Path] = ()) -> None:
         if path not in kept:
             with contextlib.suppress(OSError):
                 path.rmdir()
+
+
+class AbortMarker:
+    """The marker of one store directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def exists(self) -> bool:
+        """Whether the last owner is still running, or ended without an orderly stop."""
+        return self.path.exists()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of that owner, None if the file is missing or holds none."""
+        try:
+            text = self.path.read_text("ascii", "replace").strip()
+        except OSError:
+            return None
+        return int(text) if text.isdecimal() else None
+
+    def create(self, pid: int | None = None) -> None:
+        """Write the marker durably, before anything is appended.
+
+        Raises:
+            DiskFull: there is no room.
+            FlushFailed: the sync failed.
+        """
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, str(os.getpid() if pid is None else pid).encode("ascii"), 0, self.path)
+            os.fsync(fd)
+        except OSError as error:
+            raise FlushFailed(self.path, error) from error
+        finally:
+            os.close(fd)
+        sync_directory(self.path.parent)
+
+    def remove(self) -> None:
+        """Delete the marker durably, after everything else is durable."""
+        self.path.unlink(missing_ok=True)
+        sync_directory(self.path.parent)
+
+
+_LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE})
+
+
+def checked_path(path: Path, check: Callable[[], None]) -> Path:
+    """Return a path that runs `check` before each system call; so does every path derived from it."""
+
+    class CheckedPath(PosixPath):
+        __slots__ = ()
+
+        def __fspath__(self) -> str:
+            check()
+            return str(self)
+
+    return CheckedPath(str(path))
+
+
+def check_identity(path: Path, fd: int) -> None:
+    """Check that a path leads to the file or directory that is open as `fd`, and not to another of that name.
+
+    The open descriptor keeps the system from reusing the inode number. A path that cannot be examined for another
+    reason, such as an I/O error, passes: using it reports that.
+
+    Raises:
+        DirectoryLost: the path leads elsewhere or nowhere.
+    """
+    try:
+        now = os.stat(str(path))
+    except OSError as error:
+        if error.errno in _LEADS_NOWHERE:
+            raise DirectoryLost(path, f"nothing is there ({error.strerror})") from error
+        return
+    held = os.fstat(fd)
+    if not os.path.samestat(now, held):
+        raise DirectoryLost(
+            path,
+            f"another one is there (device {now.st_dev}, inode {now.st_ino}; "
+            f"opened was device {held.st_dev}, inode {held.st_ino})",
+        )

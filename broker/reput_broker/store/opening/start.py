@@ -33,8 +33,7 @@ from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.base.errors import DiskFull, StoreNotWritable
 from reput_broker.store.base.file_io import make_directories, sync_directory, write_all
 from reput_broker.store.base.options import StoreOptions
-from reput_broker.store.base.results import RecoveryReport
-from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.base.results import RecoveryReport, StoreStats
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.walk import last_record_ending_by
@@ -42,14 +41,13 @@ from reput_broker.store.opening.directory_swap import is_out_of_place, put_back,
 from reput_broker.store.opening.foreign_files import refuse_foreign_files, refuse_unlisted_log
 from reput_broker.store.opening.judgement import (
     Judgement,
+    LogEnd,
+    StoreParts,
     judge,
     refuse_lost_log,
     topics_to_delete,
 )
-from reput_broker.store.opening.log_end import LogEnd
-from reput_broker.store.opening.parts import StoreParts
-from reput_broker.store.queue.builder import RecoveringQueueBuilder
-from reput_broker.store.queue.reput import LogFollower
+from reput_broker.store.queue.reput import LogFollower, RecoveringQueueBuilder
 
 _CHUNK_BYTES = 1 << 20
 _EFFECTIVE = os.access in os.supports_effective_ids

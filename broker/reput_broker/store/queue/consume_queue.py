@@ -1,22 +1,26 @@
 """One topic queue: which record of the log is message number k (RocketMQ: ConsumeQueue).
 
 Unit k is at logic position 20k. The queue is derived from the log and can be rebuilt, so it is written without waiting
-for the disk, and recovery verifies it (`recovery.py`).
+for the disk, and recovery verifies it (`files.find_end`).
+
+Store times are read from the records in the log, so every step of a search by time may need the disk. It chooses the
+file first and then bisects its units. Units of records that have left the log, and pre-blank units, precede everything
+that it can find. Store times are assumed to ascend; if the broker's clock was set back, a search ends at one of the
+places where the time is passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from reput_broker.store.base.dispatch import Column
 from reput_broker.store.base.errors import FileMissing, StoreDamaged
 from reput_broker.store.base.options import EventHandler, ignore_event
-from reput_broker.store.queue import recovery, search
 from reput_broker.store.queue.extension import BitMaps, ConsumeQueueExt, QueueExtEntries
-from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
+from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue, find_end, find_end_before
 from reput_protocol.kernel.units import queue_units
 from reput_protocol.store.files import file_name
 from reput_protocol.store.unit import (
@@ -26,6 +30,189 @@ from reput_protocol.store.unit import (
     ConsumeQueueUnit,
     unpack_unit,
 )
+
+Boundary = Literal["lower", "upper"]
+StoreTimeOf = Callable[[int, int], int]
+"""(physical offset, size) -> store time of that record in milliseconds, -1 if it is not in the log."""
+FileTimes = dict[int, tuple[int, int]]
+"""Start of a full file -> store times of its first and last unit."""
+
+
+def first_live_position(files: SparseFileQueue, low: int, min_physical_offset: int) -> int:
+    """Return the position of the first unit, from `low` on, whose record is at or after a physical offset.
+
+    The end of the queue if there is none.
+    """
+    high = files.end
+    if low >= high or _is_live(_unit_at(files, low), min_physical_offset):
+        return low
+    while low < high:
+        middle = (low + high) // (2 * UNIT_BYTES) * UNIT_BYTES
+        if _is_live(_unit_at(files, middle), min_physical_offset):
+            high = middle
+        else:
+            low = middle + UNIT_BYTES
+    return high
+
+
+def offset_by_timestamp(
+    files: SparseFileQueue,
+    timestamp_ms: int,
+    boundary: Boundary,
+    store_time_of: StoreTimeOf,
+    *,
+    min_logic_offset: int,
+    min_physical_offset: int,
+    file_times: FileTimes,
+) -> int:
+    """Return the queue offset for a store time, within [min offset, max offset].
+
+    "lower": the first message stored at or after the time, or the end of the queue. "upper": the last message stored at
+    or before it, or the minimum.
+
+    Args:
+        timestamp_ms: milliseconds since the epoch.
+        boundary: "lower" or "upper".
+        store_time_of: reads a record's time from the log.
+        min_logic_offset: position of the first live unit.
+        min_physical_offset: where the log begins.
+        file_times: cached times of full files; filled here.
+    """
+    if files.is_empty:
+        return 0
+    look_up = _TimeLookUp(files, store_time_of, min_logic_offset, min_physical_offset, file_times)
+    position = look_up.lower(timestamp_ms) if boundary == "lower" else look_up.upper(timestamp_ms)
+    return min(max(position, min_logic_offset), files.end) // UNIT_BYTES
+
+
+class _Found(NamedTuple):
+    """A position with the time, and the positions of its neighbours before and after."""
+
+    exact: int | None
+    left: int
+    right: int
+
+
+class _TimeLookUp:
+    """One look-up: choose the file by the times of its ends, then search in it."""
+
+    def __init__(
+        self,
+        files: SparseFileQueue,
+        store_time_of: StoreTimeOf,
+        min_logic_offset: int,
+        min_physical_offset: int,
+        file_times: FileTimes,
+    ) -> None:
+        self.files = files
+        self.store_time_of = store_time_of
+        self.min_logic_offset = min_logic_offset
+        self.min_physical_offset = min_physical_offset
+        self.file_times = file_times
+
+    def lower(self, timestamp_ms: int) -> int:
+        files = self.files
+        start = files.first_start
+        while start < files.last_start and self._times(start)[1] < timestamp_ms:
+            start += files.file_size
+        floor, ceiling = self._bounds(start)
+        if self._time_at(ceiling) < timestamp_ms:
+            return ceiling + UNIT_BYTES
+        if self._time_at(floor) > timestamp_ms:
+            return start
+        found = self._search(floor, ceiling, timestamp_ms)
+        if found.exact is None:
+            return found.right
+        return self._first_of_equals(floor, found.exact, timestamp_ms)
+
+    def upper(self, timestamp_ms: int) -> int:
+        files = self.files
+        start = files.last_start
+        while self._times(start)[0] > timestamp_ms:
+            start -= files.file_size
+            if start < files.first_start:
+                return 0
+        floor, ceiling = self._bounds(start)
+        if self._time_at(ceiling) < timestamp_ms:
+            return ceiling
+        if self._time_at(floor) > timestamp_ms:
+            return 0
+        found = self._search(floor, ceiling, timestamp_ms)
+        if found.exact is None:
+            return found.left
+        return self._last_of_equals(found.exact, ceiling, timestamp_ms)
+
+    def _bounds(self, start: int) -> tuple[int, int]:
+        ceiling = min(start + self.files.file_size, self.files.end) - UNIT_BYTES
+        return min(max(start, self.min_logic_offset), ceiling), ceiling
+
+    def _search(self, low: int, high: int, timestamp_ms: int) -> _Found:
+        """Bisect the units from `low` to `high` for one with the time, or its neighbours before and after.
+
+        As in RocketMQ, a record that cannot be read ends the search at the start of the queue.
+        """
+        left, right = low, high + UNIT_BYTES
+        while low <= high:
+            middle = (low + high) // (2 * UNIT_BYTES) * UNIT_BYTES
+            unit = _unit_at(self.files, middle)
+            if not _is_live(unit, self.min_physical_offset):
+                low = middle + UNIT_BYTES
+                continue
+            time_ms = self.store_time_of(unit.physical_offset, unit.size)
+            if time_ms < 0:
+                return _Found(0, 0, 0)
+            if time_ms == timestamp_ms:
+                return _Found(middle, left, right)
+            if time_ms < timestamp_ms:
+                left, low = middle, middle + UNIT_BYTES
+            else:
+                right, high = middle, middle - UNIT_BYTES
+        return _Found(None, left, right)
+
+    # RocketMQ walks over equal times one by one; a batch gives thousands of messages one time.
+
+    def _first_of_equals(self, low: int, found: int, timestamp_ms: int) -> int:
+        while low < found:
+            middle = (low + found) // (2 * UNIT_BYTES) * UNIT_BYTES
+            if self._time_at(middle) == timestamp_ms:
+                found = middle
+            else:
+                low = middle + UNIT_BYTES
+        return found
+
+    def _last_of_equals(self, found: int, high: int, timestamp_ms: int) -> int:
+        while found < high:
+            middle = -(-(found + high) // (2 * UNIT_BYTES)) * UNIT_BYTES
+            if self._time_at(middle) == timestamp_ms:
+                found = middle
+            else:
+                high = middle - UNIT_BYTES
+        return found
+
+    def _time_at(self, position: int) -> int:
+        unit = _unit_at(self.files, position)
+        if not _is_live(unit, self.min_physical_offset):
+            return -1
+        return self.store_time_of(unit.physical_offset, unit.size)
+
+    def _times(self, start: int) -> tuple[int, int]:
+        files = self.files
+        if start == files.last_start:
+            return self._time_at(start), self._time_at(files.end - UNIT_BYTES)
+        times = self.file_times.get(start)
+        if times is None:
+            times = self._time_at(start), self._time_at(start + files.file_size - UNIT_BYTES)
+            if min(times) >= 0:
+                self.file_times[start] = times
+        return times
+
+
+def _unit_at(files: SparseFileQueue, position: int) -> ConsumeQueueUnit:
+    return unpack_unit(files.read(position, UNIT_BYTES))
+
+
+def _is_live(unit: ConsumeQueueUnit, min_physical_offset: int) -> bool:
+    return unit.physical_offset >= min_physical_offset and not unit.is_pre_blank
 
 
 class QueueRest(NamedTuple):
@@ -74,7 +261,7 @@ class ConsumeQueue:
         self._files = SparseFileQueue(directory, entries_per_file * UNIT_BYTES, cache)
         self._on_event = on_event
         self._ext = QueueExtEntries(self._files, ext)
-        self._time_cache: search.FileTimes = {}
+        self._time_cache: FileTimes = {}
 
     def __repr__(self) -> str:
         return (
@@ -240,15 +427,15 @@ class ConsumeQueue:
     def offset_by_timestamp(
         self,
         timestamp_ms: int,
-        boundary: search.Boundary,
-        store_time_of: search.StoreTimeOf,
+        boundary: Boundary,
+        store_time_of: StoreTimeOf,
         min_physical_offset: int = 0,
     ) -> int:
-        """Return the queue offset for a store time; see `search.offset_by_timestamp`."""
+        """Return the queue offset for a store time; see `offset_by_timestamp`."""
         while True:
             first_start = self._files.first_start
             try:
-                return search.offset_by_timestamp(
+                return offset_by_timestamp(
                     self._files,
                     timestamp_ms,
                     boundary,
@@ -281,7 +468,7 @@ class ConsumeQueue:
         If `ext_is_lost`, the queue must be truncated at `min_physical_offset`, where the log begins, and rebuilt.
         Extended entries of older messages may be gone.
         """
-        end, last = recovery.find_end(self._files)
+        end, last = find_end(self._files)
         self._files.set_end(end)
         self.max_physical_offset = -1 if last is None else last.end_offset
         self.min_logic_offset = self._files.first_start
@@ -302,7 +489,7 @@ class ConsumeQueue:
     def rest_before(self, physical_offset: int, min_physical_offset: int = 0) -> QueueRest:
         """Return what `truncate_dirty` with the same arguments would leave. Changes nothing."""
         files = self._files
-        end, last = recovery.find_end_before(files, physical_offset)
+        end, last = find_end_before(files, physical_offset)
         if last is None:
             return QueueRest(0, 0, False)
         ext_is_lost = self._ext.would_be_lost(end, min_physical_offset)
@@ -318,7 +505,7 @@ class ConsumeQueue:
         `recover` for `ext_is_lost`.
         """
         old_end = self._files.end
-        end, last = recovery.find_end_before(self._files, physical_offset)
+        end, last = find_end_before(self._files, physical_offset)
         if (self._files.truncate(end) or end < old_end) and not quiet:
             self._report_cut(old_end, end)
         self.max_physical_offset = physical_offset if last is None else last.end_offset
@@ -351,7 +538,7 @@ class ConsumeQueue:
         if self._files.is_empty or (min_physical_offset <= 0 and not self._begins_with_pre_blank()):
             return
         before = self.min_logic_offset
-        self.min_logic_offset = search.first_live_position(
+        self.min_logic_offset = first_live_position(
             self._files, max(self.min_logic_offset, self._files.first_start), min_physical_offset
         )
         if self._ext.are_kept and self.min_logic_offset != before:
@@ -365,7 +552,7 @@ class ConsumeQueue:
         """Return the offset of the first message at or after a physical offset; the end if there is none."""
         if self._files.is_empty:
             return 0
-        return search.first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
+        return first_live_position(self._files, self._files.first_start, physical_offset) // UNIT_BYTES
 
     def delete_expired(self, min_physical_offset: int, durable_offset: int) -> int:
         """Correct the minimum, then delete files whose last record has left the log, except the last file.

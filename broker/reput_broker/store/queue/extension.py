@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reput_broker.store.base.errors import FileMissing
-from reput_broker.store.queue import recovery
-from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
+from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue, first_address, last_address
 from reput_protocol.store.unit import (
     END_BLANK_BYTES,
     END_OF_FILE,
@@ -281,13 +280,13 @@ class QueueExtEntries:
         ext = self._ext
         if ext is None:
             return 0, False
-        last = recovery.last_address(self._units, units_end)
+        last = last_address(self._units, units_end)
         if last is None:
             return 0, False
         found = ext.end_of(last.tags_code)
         if last.physical_offset < min_physical_offset:
             return found or 0, False
-        first = recovery.first_address(self._units, units_end, min_physical_offset)
+        first = first_address(self._units, units_end, min_physical_offset)
         return found or 0, found is None or (first is not None and ext.end_of(first.tags_code) is None)
 
     def drop_strays(self) -> int:

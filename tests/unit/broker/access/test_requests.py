@@ -18,11 +18,11 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
-from reput_broker.server.strangers import Penalties
+from reput_broker.server.connection_limits import Penalties
 from reput_client import Credentials, Message, Producer
 from reput_client.errors import PermissionDenied
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.request import Sender
+from reput_protocol.commands.base import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType, Value

@@ -15,7 +15,7 @@ import trio
 from structlog.testing import capture_logs
 
 from reput_broker import BrokerConfig
-from reput_broker.compose import proxy_process, supervisor
+from reput_broker.compose import proxy_process
 from reput_broker.compose.proxy_process import COMMAND, ProxyProcess, proxy_task
 from reput_broker.config.errors import ConfigError
 from reput_broker.observe.counters import ProxyCounters
@@ -137,7 +137,7 @@ async def test_a_stop_while_the_task_is_written_drains_the_process_too() -> None
 async def test_a_process_that_hangs_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_process, "_SILENT_S", 0.2)
     monkeypatch.setattr(proxy_process, "_END_S", 0.0)
-    monkeypatch.setattr(supervisor, "PAUSE_S", 0.0)
+    monkeypatch.setattr(proxy_process, "PAUSE_S", 0.0)
     async with running(STAYS) as watched:
         with trio.fail_after(60):
             while watched.counters.starts < 3:
@@ -146,7 +146,7 @@ async def test_a_process_that_hangs_is_killed_and_started_again(monkeypatch: pyt
 
 @pytest.mark.trio
 async def test_a_stop_between_two_processes_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "PAUSE_S", 600.0)
+    monkeypatch.setattr(proxy_process, "PAUSE_S", 600.0)
     async with running("import sys; sys.exit(3)") as watched:
         with trio.fail_after(60):
             while watched.check[1] != "it ended with 3; the log says why":

@@ -15,8 +15,8 @@ from reput_broker import Broker, BrokerConfig
 from reput_broker.compose import storage
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.store.base.errors import DiskFull
-from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.queue.builder import RecoveringQueueBuilder
+from reput_broker.store.opening.lock import AbortMarker
+from reput_broker.store.queue.reput import RecoveringQueueBuilder
 from reput_broker.tables.offset_journal import JournalWriteFailed, OffsetJournal
 from reput_client import Message, Producer, PullConsumer
 from support.tasks import run_by_the_clock

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.compose.supervisor import supervise
+from reput_broker.compose.proxy_process import supervise
 
 pytestmark = pytest.mark.trio
 

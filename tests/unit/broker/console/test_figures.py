@@ -18,7 +18,7 @@ from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.history.file import PUT_COUNTS
 from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
-from reput_protocol.commands import history as bodies
+from reput_protocol.commands import statistics as bodies
 
 
 def events(text: bytes) -> list[tuple[str, Any]]:

@@ -13,7 +13,7 @@ import trio
 
 from reput_broker.delay.delayed_record import CANCELLED_BORN
 from reput_broker.delay.feature import _PendingCancel
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Refusal, Response
 from reput_protocol.names import DELAY_CANCEL_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import encode_properties

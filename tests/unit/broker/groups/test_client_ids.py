@@ -16,9 +16,8 @@ from reput_protocol.commands.group import HeartbeatData, LockBatchBody, Producer
 from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.commands.stage import StageRecordsHeader, encode_staged_head
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.record.put_block import encode_block
+from reput_protocol.record.put_block import BatchItem, encode_batch, encode_block
 from reput_protocol.rights import rule_of
 from support.broker_bench import BenchClient, BrokerBench, broker_bench
 from support.member_fakes import consumer_data

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from reput_broker.ha.role_refusals import fenced, in_every_role
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Handled, Handler, Refusal, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ErrorCode

@@ -23,10 +23,10 @@ from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer, Request, Response
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure.roles import Master
+from reput_broker.tenure import Master
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.table_sync import AwaitTableChangesHeader, SyncTableHeader, TableChanges
+from reput_protocol.commands.replica import AwaitTableChangesHeader, SyncTableHeader, TableChanges
 from reput_protocol.wire.header import Header, HeaderType
 from support.inside import storage_of
 from support.member_fakes import FakeClient

@@ -23,7 +23,7 @@ from reput_broker.store.message_reader import MessageReader
 from reput_client.blocking import Consumer, Message, Producer, PullConsumer
 from reput_client.errors import BrokerError
 from reput_protocol.codes import RequestCode
-from reput_protocol.record.client_batch import BatchItem, encode_batch
+from reput_protocol.record.put_block import BatchItem, encode_batch
 from reput_protocol.wire.header import HeaderType
 from support.otlp_receiver import Receiver, attributes, receiving_spans
 from support.raw_client import RawClient, in_letters

@@ -17,8 +17,8 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, UnregisterClientHeader
 from reput_protocol.commands.pop import PopHandle
 from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, TIMER_TOPIC, revive_topic
-from reput_protocol.record.client_batch import BatchItem, encode_batch
-from reput_protocol.record.view import record_views
+from reput_protocol.record.put_block import BatchItem, encode_batch
+from reput_protocol.record.record import record_views
 from reput_protocol.wire.header import HeaderType
 from support.broker_bench import BenchClient, BrokerBench, broker_bench
 from support.pops import Popped, popped_messages

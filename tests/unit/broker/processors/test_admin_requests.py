@@ -11,7 +11,7 @@ import trio
 
 from reput_broker.observe.counters import PUT_TIMES, Counters
 from reput_broker.observe.statistics import ROUND_S, Statistics
-from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.base.results import StoreStats
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.consumers import ConsumeStats
 from reput_protocol.commands.group import SubscriptionGroupConfig

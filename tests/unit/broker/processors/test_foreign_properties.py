@@ -13,9 +13,8 @@ from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.names import revive_topic
 from reput_protocol.properties import encode_properties
 from reput_protocol.property_rules import RULES, PropertyRule, Treatment
-from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.dead_letter import dead_letter_origin
-from reput_protocol.record.put_block import encode_block
+from reput_protocol.record.put_block import BatchItem, encode_batch, encode_block
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.header import HeaderType
 from support.broker_bench import BenchClient, BrokerBench, broker_bench

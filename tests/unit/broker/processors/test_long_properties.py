@@ -18,8 +18,7 @@ from reput_protocol.properties import (
     SENT_PROPERTIES_BYTES_MAX,
     encode_properties,
 )
-from reput_protocol.record.client_batch import BatchItem, encode_batch
-from reput_protocol.record.put_block import topic_of_records
+from reput_protocol.record.put_block import BatchItem, encode_batch, topic_of_records
 from reput_protocol.record.record import Record
 from reput_protocol.wire.header import HeaderType
 from support.broker_bench import BenchClient, BrokerBench, broker_bench

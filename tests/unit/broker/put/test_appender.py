@@ -15,8 +15,7 @@ import trio
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import Appender
-from reput_broker.put.fence import Fence
-from reput_broker.put.put_lock import PutLock
+from reput_broker.put.put_lock import Fence, PutLock
 from reput_broker.remoting.request import Put, Refusal, Response
 from reput_broker.store.base.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
 from reput_broker.store.base.options import StoreOptions

@@ -12,9 +12,9 @@ import trio.testing
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.fence import Fence
-from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.put.pending_puts import PendingRequest
+from reput_broker.put.progress import PendingRequest
+from reput_broker.put.put_lock import Fence
+from reput_broker.put.put_path import FlushCommitLogService
 from reput_broker.remoting.request import Refusal, Response
 from reput_broker.store.base.errors import StoreReadOnly
 from reput_broker.store.base.file_io import is_able_to_flush

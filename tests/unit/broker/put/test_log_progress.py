@@ -13,9 +13,8 @@ from typing_extensions import override
 
 from reput_broker.config.sections import HAConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.fence import Fence
-from reput_broker.put.pending_puts import PendingRequest
-from reput_broker.put.progress import Position, Replicas
+from reput_broker.put.progress import PendingRequest, Position, Replicas
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Confirmed, PutAck, Refusal, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel, ResponseCode

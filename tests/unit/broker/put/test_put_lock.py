@@ -10,8 +10,7 @@ import trio.lowlevel
 import trio.testing
 
 from reput_broker.config.sections import StoreConfig
-from reput_broker.put.fence import Fence, Fenced
-from reput_broker.put.put_lock import PutLock
+from reput_broker.put.put_lock import Fence, Fenced, PutLock
 
 
 @pytest.mark.trio

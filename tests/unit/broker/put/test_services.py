@@ -10,8 +10,7 @@ import trio
 import trio.testing
 
 from reput_broker.put.progress import Position
-from reput_broker.put.reput_service import ReputMessageService
-from reput_broker.put.store_tasks import AllocateService
+from reput_broker.put.put_path import AllocateService, ReputMessageService
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreReadOnly
 
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.store_tasks import StoreTasks
+from reput_broker.put.put_path import StoreTasks
 from reput_broker.store.base.errors import StoreReadOnly
 from support.tasks import running
 

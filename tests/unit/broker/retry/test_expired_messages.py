@@ -14,8 +14,7 @@ from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
-from reput_protocol.record.record import Record, encode_record
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import Record, encode_record, record_views
 from reput_protocol.wire.header import HeaderType
 from support.broker_bench import T0, BrokerBench, broker_bench
 from support.pops import Popped, pop_fields, popped_messages

@@ -12,7 +12,7 @@ from reput_broker.send.retry_records import (
     truncate_reason,
 )
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record
 
 

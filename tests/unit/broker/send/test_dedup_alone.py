@@ -9,8 +9,7 @@ import trio
 
 from reput_broker.put.appender import StoredBefore
 from reput_broker.remoting.request import Refusal
-from reput_broker.send.deduplication import Deduplication, StoredAt, _are_consecutive
-from reput_broker.send.message_content import content_of
+from reput_broker.send.deduplication import Deduplication, StoredAt, _are_consecutive, content_of
 from reput_broker.store.base.results import PutResult
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record

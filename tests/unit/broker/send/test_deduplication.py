@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from reput_broker.remoting.request import Refusal
-from reput_broker.send.deduplicated_puts import unique_ids_of
-from reput_broker.send.deduplication import Deduplication, StoredAt
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutResult
+from reput_broker.send.deduplication import Deduplication, StoredAt, unique_ids_of
+from reput_broker.store.base.results import Block, PutResult
 from reput_broker.store.index import query as index_query
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.record.message import Message

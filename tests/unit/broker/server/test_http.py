@@ -245,7 +245,7 @@ def test_a_silent_client_does_not_delay_the_end() -> None:
 async def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_served(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("reput_broker.server.acceptor._PAUSE_S", 1000.0)
+    monkeypatch.setattr("reput_broker.server.gate._PAUSE_S", 1000.0)
     taken = 3
     real_accept = socket.socket.accept
 

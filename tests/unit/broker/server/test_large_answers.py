@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands import body as bodies
-from reput_protocol.commands.body import PART_BYTES
+from reput_protocol.commands import base as bodies
+from reput_protocol.commands.base import PART_BYTES
 from reput_protocol.commands.group import HeartbeatData, LockBatchBody, ProducerData, SubscriptionGroupConfig
 from reput_protocol.commands.pull import QueueBoundsRequest
 from reput_protocol.record.message import MessageQueue

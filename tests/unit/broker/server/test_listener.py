@@ -160,7 +160,7 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
 async def test_a_failing_new_connection_does_not_end_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("reput_broker.server.acceptor._PAUSE_S", 0.001)
+    monkeypatch.setattr("reput_broker.server.gate._PAUSE_S", 0.001)
     bench = Bench(tmp_path)
     codes = [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.EHOSTUNREACH, errno.ENETDOWN]
     failures = [ConnectionAbortedError(), *(OSError(code, "no") for code in codes)]
@@ -187,7 +187,7 @@ async def test_a_failing_new_connection_does_not_end_the_others(
 async def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("reput_broker.server.acceptor._PAUSE_S", 1000.0)
+    monkeypatch.setattr("reput_broker.server.gate._PAUSE_S", 1000.0)
     bench = Bench(tmp_path)
     spare: list[int] = []
     taken = 3

@@ -9,8 +9,7 @@ import trio
 import trio.testing
 
 from reput_broker.observe.counters import ListenerTraffic
-from reput_broker.server.outbox import Outbox
-from reput_broker.server.transport import Transport
+from reput_broker.server.transport import Outbox, Transport
 
 
 class Peer(Transport):

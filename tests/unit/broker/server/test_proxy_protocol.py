@@ -14,8 +14,7 @@ from trio.testing import MockClock
 from reput_broker import Broker, BrokerConfig
 from reput_broker.config.errors import ConfigError
 from reput_broker.observe.counters import Counters
-from reput_broker.server.gate import Gate
-from reput_broker.server.proxy_protocol import ProxyHeaderWrong, is_trusted, read_header
+from reput_broker.server.gate import Gate, ProxyHeaderWrong, is_trusted, read_header
 from reput_client import Admin, Message, Producer, PullConsumer
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"

@@ -22,12 +22,16 @@ from reput_broker.access.user_file import UserFile
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.server.connection_refusals import ConnectionRefusals
-from reput_broker.server.crowd import Crowd, network_of
+from reput_broker.server.connection_limits import (
+    HEADER_BYTES_MAX,
+    ConnectionRefusals,
+    Crowd,
+    Penalties,
+    network_of,
+)
 from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server, address_of, bind
-from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value

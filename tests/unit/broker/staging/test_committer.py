@@ -25,7 +25,7 @@ from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 from support.inside import committer_of, parts_of, storage_of
 
 pytestmark = pytest.mark.trio

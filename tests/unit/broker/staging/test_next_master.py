@@ -27,7 +27,7 @@ from reput_protocol.errors import BrokerError
 from reput_protocol.names import SINK_TOPIC, STAGED_TOPIC
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 from support.inside import committer_of, parts_of
 
 pytestmark = pytest.mark.trio

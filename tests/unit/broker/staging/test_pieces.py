@@ -17,10 +17,10 @@ from reput_broker.staging.batches import (
     Piece,
     Pieces,
 )
-from reput_broker.store.base.stats import StoreStats
+from reput_broker.store.base.results import StoreStats
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import check_put_block, encode_put_block
-from reput_protocol.record.view import record_views
+from reput_protocol.record.record import record_views
 
 
 def all_of(block: bytes, skipped: int, piece_bytes: int) -> list[Piece]:

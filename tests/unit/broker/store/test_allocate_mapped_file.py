@@ -15,9 +15,9 @@ from reput_broker.store.base.errors import DiskFull, FileNotMade
 from reput_broker.store.base.file_io import create_file
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import PutStatus
-from reput_broker.store.log import allocate as warming
-from reput_broker.store.log import file_maker, mapped_file
-from reput_broker.store.log.allocate import HURRY_FACTOR
+from reput_broker.store.log import commit_log as warming
+from reput_broker.store.log import mapped_file, mapped_file_queue
+from reput_broker.store.log.commit_log import HURRY_FACTOR
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from support.inside import log_of
@@ -309,7 +309,7 @@ def test_a_warm_file_may_be_written_while_it_is_warmed(tmp_path: Path) -> None:
 def test_pages_are_touched_one_by_one_where_the_system_cannot_do_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reput_broker.store.log.memory_pages._MADV_POPULATE_WRITE", -1)
+    monkeypatch.setattr("reput_broker.store.log.pool._MADV_POPULATE_WRITE", -1)
     file = MappedFile(tmp_path / "file", 200 * 4096 + 1000, 0, create=True)
     data = os.urandom(150 * 4096)
     file.append(data)
@@ -360,7 +360,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(file_maker, "MappedFile", fail)
+    monkeypatch.setattr(mapped_file_queue, "MappedFile", fail)
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.ENOSPC])

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, FileMissing
-from reput_broker.store.base.results import Extent, PutStatus
+from reput_broker.store.base.results import Block, Extent, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import InvalidMessage, RecordMalformed
-from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank, record_bytes
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, decode_record
 from support.inside import log_of
 from support.stores import T0, FakeClock, opened, put, small_options

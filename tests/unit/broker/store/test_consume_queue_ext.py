@@ -22,7 +22,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.queue.extension import ConsumeQueueExt
 from reput_broker.store.queue.files import QueueFileCache
 from reput_protocol.filter.tags import TagFilter
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 from reput_protocol.record.record import decode_record
 from reput_protocol.store.unit import MAX_ADDRESS, ConsumeQueueExtUnit, address_of, is_address, position_of
 from support.inside import queue_of

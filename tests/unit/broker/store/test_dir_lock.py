@@ -22,8 +22,7 @@ from reput_broker.store.base.errors import (
     StoreLocked,
 )
 from reput_broker.store.opening import lock
-from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.lock import DirectoryLock, LogDirectoryLocks
+from reput_broker.store.opening.lock import AbortMarker, DirectoryLock, LogDirectoryLocks
 from support.store_samples import hashes
 from support.stores import dispatch_all, flip_bit, opened, put, small_options
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import select_entries as filtered_get
+from reput_broker.store import message_reader as filtered_get
 from reput_broker.store.base.errors import StoreClosed, StoreDamaged
 from reput_broker.store.base.results import GetMessageResult, GetStatus
 from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.message_reader import FilteredGet
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.select_entries import FilteredGet
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import encode_properties

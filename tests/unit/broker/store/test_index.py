@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store.base.block import Block
 from reput_broker.store.base.errors import DiskFull, ForeignFile
 from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import Block
 from reput_broker.store.index import file as index_file
 from reput_broker.store.index.file import IndexFile, IndexHeader
 from reput_broker.store.message_store import MessageStore
@@ -264,7 +264,7 @@ def test_a_long_index_is_completed_in_the_background(tmp_path: Path, monkeypatch
     store.close()
     for path in options.index_dir.iterdir():
         path.unlink()
-    monkeypatch.setattr("reput_broker.store.store_index.INDEX_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("reput_broker.store.index.service.INDEX_AT_ONCE_BYTES", 0)
     store = opened(options)
     assert events == ["index_behind"]
     assert store.index_behind_bytes > 0
@@ -292,7 +292,7 @@ def test_completing_continues_after_a_stop(tmp_path: Path, monkeypatch: pytest.M
     complete = index_bytes(options)
     for path in options.index_dir.iterdir():
         path.unlink()
-    monkeypatch.setattr("reput_broker.store.store_index.INDEX_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("reput_broker.store.index.service.INDEX_AT_ONCE_BYTES", 0)
     rounds = 0
     store = opened(options)
     while store.index_behind_bytes:

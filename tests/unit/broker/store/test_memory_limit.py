@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.base.memory_limit import memory_limit_bytes
+from reput_broker.store.base.options import memory_limit_bytes
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 LIMIT = 256 << 20

@@ -14,9 +14,8 @@ import pytest
 
 from reput_broker.store.base.errors import ForeignFile
 from reput_broker.store.index.file import IndexFile
-from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file import MappedFile, OpenMappings
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue
-from reput_broker.store.log.open_mappings import OpenMappings
 
 SIZE = 4096
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import Block, PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record.message import Message

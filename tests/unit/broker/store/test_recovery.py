@@ -14,7 +14,7 @@ import pytest
 from reput_broker.store.base.errors import ForeignFile, StoreDamaged, StoreLocked
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record
 from support.stores import (
     FakeClock,

@@ -15,7 +15,7 @@ from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
 from reput_broker.store.base.errors import DiskFull, StoreReadOnly
 from reput_broker.store.base.results import PutStatus
 from reput_broker.store.queue.reput import DISPATCH_RETRY_MS
-from reput_protocol.record.hashing import tags_code
+from reput_protocol.record.layout import tags_code
 from reput_protocol.record.record import Record
 from support.stores import T0, FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
 

@@ -8,18 +8,15 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from reput_broker.store import cleaners as clean_consume_queue
-from reput_broker.store.base.block import Block
-from reput_broker.store.base.deleted_topics import DeletedTopics
-from reput_broker.store.base.dispatch import DispatchBatch
+from reput_broker.store import retention as clean_consume_queue
+from reput_broker.store.base.dispatch import DeletedTopics, DispatchBatch
 from reput_broker.store.base.errors import FileMissing, FlushFailed
-from reput_broker.store.base.results import Extent, GetStatus, PutStatus
-from reput_broker.store.base.stats import StoreStats
-from reput_broker.store.cleaners import DerivedFiles
+from reput_broker.store.base.results import Block, Extent, GetStatus, PutStatus, StoreStats
+from reput_broker.store.index.service import IndexService
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import start as opening
 from reput_broker.store.queue.reput import LogFollower
@@ -620,7 +617,7 @@ class FakeIndex:
         return 3
 
 
-def test_other_derived_files_are_cleaned_after_the_queues(tmp_path: Path, machine: FakeMachine) -> None:
+def test_index_files_are_cleaned_after_the_queues(tmp_path: Path, machine: FakeMachine) -> None:
     index = FakeIndex()
     store = opened(small_options(tmp_path), clock_of(machine))
     fill(store, 4)
@@ -628,7 +625,7 @@ def test_other_derived_files_are_cleaned_after_the_queues(tmp_path: Path, machin
     machine.hour = 4
     machine.now_ms += RESERVED_MS
     cleaning = Cleaning(store, machine)
-    cleaning.queues._followers = (DerivedFiles("index", index, 1000),)
+    cleaning.queues._index, cleaning.queues._index_file_size = cast("IndexService", index), 1000
     cleaning.clean_log()
     index.failing = True
     with pytest.raises(OSError, match="not now"):

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from reput_broker.remoting.request import Response
-from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DeletedTopics
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import HeaderType, Value
 from support.broker_bench import BrokerBench, broker_bench

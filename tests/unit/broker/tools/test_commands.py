@@ -75,8 +75,7 @@ def test_a_directory_that_a_broker_has_is_refused(tmp_path: Path) -> None:
 
 def test_looking_keeps_a_broker_out_and_lookers_in(store: Path) -> None:
     from reput_broker.store.base.errors import StoreLocked
-    from reput_broker.store.opening.abort_marker import AbortMarker
-    from reput_broker.store.opening.lock import DirectoryLock
+    from reput_broker.store.opening.lock import AbortMarker, DirectoryLock
 
     looker, other, owner = (DirectoryLock(store / "lock", AbortMarker(store / "abort")) for _ in range(3))
     assert looker.acquire_shared()

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from reput_broker.store.base.checkpoint import FlushMark
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.lock import AbortMarker, DirectoryLock
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.topics import TopicConfigManager

@@ -11,7 +11,7 @@ from reput_broker.transactions.half_messages import (
     renewed_record,
 )
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record, decode_record
 
 SENT = {"UNIQ_KEY": "U1", "PGROUP": "shop", "TRAN_MSG": "true", "TAGS": "paid", "KEYS": "a b"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reput_broker.transactions.op_queue import OpQueue, half_offsets_of
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.host import Host
+from reput_protocol.record.message_id import Host
 from reput_protocol.record.record import Record
 
 

@@ -14,10 +14,10 @@ from typing_extensions import override
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet, TableCopies
 from reput_broker.observe.counters import Counters
-from reput_broker.put.fence import Fence
+from reput_broker.put.put_lock import Fence
 from reput_broker.remoting.request import Request, Response
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
+from reput_protocol.commands.replica import AwaitTableChangesHeader, TableChanges
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 from support.log_progress import FakeLog, progress_of
 from support.member_fakes import FakeClient

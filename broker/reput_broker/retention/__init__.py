@@ -1,1 +1,0 @@
-"""Deletion of expired files: `clean_service`. `store.retention` has the rules."""
