@@ -2,8 +2,8 @@
 
 `broker` runs it, `serve` until a signal ends it, `background` in a thread. `server` reads requests and has
 `processors`, or those of a feature (`delay`, `transactions`, `retry`, `pop`, `reply`, `staging`), answer them. They
-use what a `tenure` has: `put` appends, `pull` waits for messages, `groups` and `tables` are who consumes what, `store`
-keeps the log. `ha` copies it, `retention` deletes its old files. `compose` builds all of it.
+use what a `tenure` has: `put` appends and holds the pulls that wait for messages, `groups` and `tables` are who
+consumes what, `store` keeps the log. `ha` copies it, `upkeep` deletes its old files. `compose` builds all of it.
 `Broker` and `BrokerConfig` load on first access: the store alone needs no event loop.
 """
 

@@ -12,7 +12,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.tenure import Surroundings
+from reput_broker.tenure.core import Surroundings
 
 _STARTS_WITHIN_S = 60.0
 

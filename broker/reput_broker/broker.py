@@ -56,7 +56,7 @@ from reput_broker.server.listener import ListenFailed, address_of, bind
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.store.base.results import RecoveryReport
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tenure import StaticTenures, Surroundings, Tenure, TenureSource
+from reput_broker.tenure.core import StaticTenures, Surroundings, Tenure, TenureSource
 from reput_protocol import kernel
 from reput_protocol.errors import ReputError
 

@@ -45,7 +45,7 @@ class Bug(planted_bugs.Bug):
 
 def lost_wake_up() -> None:
     """nine in ten waiting pulls are not woken by a message"""
-    from reput_broker.pull import PullRequestHoldService
+    from reput_broker.put.held_pulls import PullRequestHoldService
 
     real = PullRequestHoldService.arriving
 

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from reput_broker import Broker, BrokerConfig
-from reput_broker.tenure import Surroundings
+from reput_broker.tenure.core import Surroundings
 from reput_broker.tools.snapshot import take_snapshot
 from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.blocking import Admin, Producer, PullConsumer, TransactionProducer

@@ -20,7 +20,7 @@ from reput_broker.ha import client, slave_synchronize
 from reput_broker.remoting.client import RemotingClient
 from reput_broker.remoting.request import ClientAnswer
 from reput_broker.store.base.checkpoint import StoreCheckpoint
-from reput_broker.tenure import Master, Role, Tenure
+from reput_broker.tenure.core import Master, Role, Tenure
 from reput_client import Admin, Message, Producer, PullConsumer, TransactionProducer, TransactionState
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import RouteHeader, TopicRoute

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from histories import terms
 from reput_broker import Broker, BrokerConfig
 from reput_broker.name_server import NameServer
-from reput_broker.tenure import Surroundings
+from reput_broker.tenure.core import Surroundings
 from reput_protocol.errors import ReputError
 from simulation.disks import Disk
 from simulation.scheduling import Process

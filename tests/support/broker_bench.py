@@ -23,7 +23,7 @@ from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting.request import Request, Response
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure import Surroundings
+from reput_broker.tenure.core import Surroundings
 from reput_protocol.codes import LanguageCode, RequestCode, TransactionState
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.group import HeartbeatData, ProducerData

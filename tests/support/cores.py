@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from reput_broker.tenure import Core, RoleDuties
+from reput_broker.tenure.core import Core, RoleDuties
 
 
 def core_of(**parts: Any) -> Core:

@@ -22,7 +22,7 @@ from reput_broker.config.sections import StoreConfig
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.delay.state import open_delay_state
 from reput_broker.delay.waiting_messages import Canceller
-from reput_broker.pull import Arrivals
+from reput_broker.put.held_pulls import Arrivals
 from reput_broker.put.put_lock import Fence, OwnPuts, PutLock
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import PutStatus

@@ -15,7 +15,7 @@ from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.tenure import Role
+from reput_broker.tenure.core import Role
 from support.broker_process import free_port
 from support.election_engine import EngineState, FakeEngine
 

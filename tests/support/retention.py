@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import CleanCommitLog, CleanConsumeQueue, DeletedFile, RetentionRules
-from reput_broker.tenure import Surroundings
+from reput_broker.tenure.core import Surroundings
 from support.stores import T0, dispatch_all, put
 
 HOUR_MS = 3_600_000

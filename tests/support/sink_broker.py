@@ -25,7 +25,7 @@ from reput_broker.staging import committer
 from reput_broker.staging.batches import CommittedBatches, Publisher, StagingState
 from reput_broker.staging.committer import Committer
 from reput_broker.staging.staging_file import StagingFile
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 
 COPIED_WITHIN_S = 10.0
 """The in-sync set may be unable to copy the log, if the network is broken."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures, SlaveFigures
-from reput_broker.tenure import Role, Tenure, TenureSource
+from reput_broker.tenure.core import Role, Tenure, TenureSource
 
 REPLICATION = ReplicationFigures(
     "SYNC_MASTER", 3, MasterFigures(1, 2, 2, 4096, {"1": (10, 0.5)}), SlaveFigures(True, True, 10, 0.5, 1.0)

@@ -39,17 +39,17 @@ from reput_broker.processors.query import FetchProcessor, QueryProcessor
 from reput_broker.processors.runtime_info import RuntimeInfoProcessor
 from reput_broker.processors.settings import ColdQuotaProcessor, GroupSettingsProcessor, TopicProcessor
 from reput_broker.processors.spans import Spans
-from reput_broker.pull import HELD_BYTES, FilterCheck
+from reput_broker.put.held_pulls import HELD_BYTES, FilterCheck
 from reput_broker.put.put_lock import Fence
 from reput_broker.put.put_path import PutPath
 from reput_broker.remoting.request import Client, Handler
-from reput_broker.retention import CleanFilesService
 from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
 from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server
 from reput_broker.tables.topic_access import TopicAccess
-from reput_broker.tenure import Core, RoleDuties, Surroundings, TenureSource
+from reput_broker.tenure.core import Core, RoleDuties, Surroundings, TenureSource
+from reput_broker.upkeep.clean_service import CleanFilesService
 
 
 @dataclass(slots=True)

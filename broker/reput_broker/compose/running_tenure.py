@@ -49,7 +49,7 @@ from reput_broker.processors.runtime_info import HistoryProcessor
 from reput_broker.put.put_lock import Fence
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.results import RecoveryReport
-from reput_broker.tenure import Master, Role, Tenure
+from reput_broker.tenure.core import Master, Role, Tenure
 from reput_protocol.commands.replica import HAClientRuntimeInfo, HARuntimeInfo
 from reput_protocol.errors import ReputError, leaves
 

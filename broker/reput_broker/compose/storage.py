@@ -27,7 +27,7 @@ from reput_broker.pop.positions import (
     recover_positions,
     take_back_positions,
 )
-from reput_broker.pull import Arrivals, PullRequestHoldService
+from reput_broker.put.held_pulls import Arrivals, PullRequestHoldService
 from reput_broker.staging.batches import StagingState
 from reput_broker.store.base.errors import DiskFull, FlushFailed, directory_refusals
 from reput_broker.store.base.file_io import is_no_space, sync_directory

@@ -42,7 +42,7 @@ from reput_broker.observe.counters import UNKNOWN_TOPIC
 from reput_broker.store.base.errors import DiskFull, FileNotMade
 from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from reput_protocol.properties import find_property

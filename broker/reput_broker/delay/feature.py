@@ -25,7 +25,7 @@ from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.progress import PendingRequest
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import encode
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands import delay as commands
 from reput_protocol.errors import ErrorCode, HeaderFieldError, ReputError, refusal_remark

@@ -40,7 +40,7 @@ from reput_broker.remoting.request import Refusal
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

@@ -30,7 +30,7 @@ from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemoteUnreachable, dial
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.log.walk import can_be_topic
-from reput_broker.tenure import Core, Master
+from reput_broker.tenure.core import Core, Master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState

@@ -33,7 +33,7 @@ from reput_broker.remoting.request import ClientAnswer
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile, DataVersion, decode, encode
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure import Master
+from reput_broker.tenure.core import Master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.replica import (
     ANNOUNCED_TABLES,

@@ -25,7 +25,7 @@ from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer, write_in_turns
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure import Master, Tenure
+from reput_broker.tenure.core import Master, Tenure
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.namesrv import (

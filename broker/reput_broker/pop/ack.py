@@ -25,7 +25,7 @@ from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.state import PopState, size_of
 from reput_broker.remoting.request import Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
     ORDERED_REVIVE_QUEUE,

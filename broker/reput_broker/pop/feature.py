@@ -26,7 +26,7 @@ from reput_broker.pop.state import InFlightMessages, PopQueues, PopState, Revive
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import MessageModel, Perm, RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
     MessageQueueAssignment,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from reput_broker.pull import Arrived, HeldRequest, PullRequestHoldService
+from reput_broker.put.held_pulls import Arrived, HeldRequest, PullRequestHoldService
 from reput_broker.remoting.request import Request
 from reput_broker.store.base.dispatch import DispatchBatch
 from reput_protocol.filter.tags import MessageFilter

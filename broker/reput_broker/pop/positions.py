@@ -29,7 +29,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.errors import InvalidName, ReputError
 from reput_protocol.names import POP_PASSED_GROUP, RETRY_PREFIX, TIMER_TOPIC

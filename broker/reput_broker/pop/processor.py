@@ -25,14 +25,14 @@ from reput_broker.pop.checkpoints import CheckPoint, CheckPointKey
 from reput_broker.pop.polling import PollingKey
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.state import WRONG_OFFSET, PopState, size_of
-from reput_broker.pull import ColdReads
+from reput_broker.put.held_pulls import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages
 from reput_broker.send.retry_records import fitted_properties
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import GetMessageResult, GetStatus, PutStatus
 from reput_broker.store.message_reader import FilteredGet
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (

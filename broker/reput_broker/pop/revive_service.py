@@ -34,7 +34,7 @@ from reput_broker.send.retry_records import (
     set_origin,
 )
 from reput_broker.store.base.results import PutStatus
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError

@@ -22,7 +22,7 @@ from reput_broker.pop.order_info import FreeQueues, OrderInfos
 from reput_broker.pop.polling import PopPolling
 from reput_broker.pop.positions import PoppedQueue, PopPositions, Written
 from reput_broker.store.base.results import GetStatus, PutResult, PutStatus
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.commands.pop import (
     NotificationHeader,
     PeekMessageHeader,

@@ -15,8 +15,7 @@ import trio
 
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroup
-from reput_broker.groups.group_state import check_not_brokers, no_group
-from reput_broker.groups.health import Waiting
+from reput_broker.groups.group_state import Waiting, check_not_brokers, no_group
 from reput_broker.groups.membership import MemberConflict
 from reput_broker.remoting.request import (
     ClientBusy,
@@ -29,7 +28,7 @@ from reput_broker.remoting.request import (
     serves,
     write_in_turns,
 )
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands import group_description as commands
 from reput_protocol.commands.base import CommandHeader

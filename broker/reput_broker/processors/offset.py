@@ -12,7 +12,7 @@ import trio
 
 from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import offset as commands
 from reput_protocol.commands.consumers import (

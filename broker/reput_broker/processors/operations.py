@@ -39,7 +39,7 @@ from reput_broker.remoting.request import (
     write_in_turns,
 )
 from reput_broker.tables.config_file import DataVersion
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.base import Content, encode_json
 from reput_protocol.commands.operation import (

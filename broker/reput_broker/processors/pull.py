@@ -10,14 +10,14 @@ import structlog
 
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.processors.spans import Spans
-from reput_broker.pull import ColdReads
+from reput_broker.put.held_pulls import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages, Sifted
 from reput_broker.store.base.errors import FileMissing
 from reput_broker.store.base.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.message_reader import FilteredGet, HeldExtents
 from reput_broker.tables.offset_journal import JournalWriteFailed
-from reput_broker.tenure import Core, RoleDuties
+from reput_broker.tenure.core import Core, RoleDuties
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.commands.topic import MASTER_ID

@@ -12,13 +12,13 @@ from contextlib import suppress
 
 import trio
 
-from reput_broker.pull import ColdReads
+from reput_broker.put.held_pulls import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.store.base.errors import DiskFull, FileMissing
 from reput_broker.store.base.results import GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.index.query import QueryResult
 from reput_broker.store.message_reader import HeldExtents
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import ExpressionType, Perm, RequestCode, ResponseCode
 from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.group import SubscriptionData

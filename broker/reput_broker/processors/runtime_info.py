@@ -20,10 +20,10 @@ from reput_broker.observe.history.recorder import History, facts
 from reput_broker.observe.metrics import MetricsSources, broker_version
 from reput_broker.observe.rocketmq_catalogue import waiting_requests
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
-from reput_broker.retention import CleanFilesService
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
-from reput_broker.tenure import Core, RoleDuties
+from reput_broker.tenure.core import Core, RoleDuties
+from reput_broker.upkeep.clean_service import CleanFilesService
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.commands import statistics as bodies

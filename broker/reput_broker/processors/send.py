@@ -34,7 +34,7 @@ from reput_broker.send.send_records import (
     record_parts,
 )
 from reput_broker.store.base.results import Block, PutResult, PutStatus
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.delay import RecallHandle

@@ -19,7 +19,7 @@ from reput_broker.config.properties import read_properties
 from reput_broker.observe.counters import topic_kind
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.topics import why_not_kept
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.base import encode_json
 from reput_protocol.commands.group import (

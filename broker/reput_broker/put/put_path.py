@@ -32,8 +32,8 @@ from typing_extensions import override
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.pull import PullRequestHoldService
 from reput_broker.put.appender import Appender
+from reput_broker.put.held_pulls import PullRequestHoldService
 from reput_broker.put.progress import LogProgress, Position, do_nothing
 from reput_broker.put.put_lock import Fence, OwnPuts, PutLock
 from reput_broker.remoting.request import Confirmed, PutAck, Refusal

@@ -36,7 +36,7 @@ from reput_broker.remoting.request import (
 )
 from reput_broker.send.send_records import check_size, record_of
 from reput_broker.store.base.results import PutResult
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.reply import PushReplyHeader

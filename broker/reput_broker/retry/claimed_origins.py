@@ -16,7 +16,7 @@ import trio
 from reput_broker.remoting.request import Refusal, Request
 from reput_broker.retry.send_back_deduplication import SendBackKey
 from reput_broker.send.retry_records import can_be_returned
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag

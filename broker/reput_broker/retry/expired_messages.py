@@ -17,7 +17,7 @@ from reput_broker.send.retry_records import Returned, expired_message
 from reput_broker.send.send_records import note_dead_letter
 from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.names import RETRY_PREFIX, dlq_topic
 from reput_protocol.record.delays import MARK, expiry_in

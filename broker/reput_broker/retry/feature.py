@@ -40,7 +40,7 @@ from reput_broker.send.retry_records import Returned, can_be_returned, fitted_pr
 from reput_broker.send.send_records import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, Perm, RequestCode, ResponseCode

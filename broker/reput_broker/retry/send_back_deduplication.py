@@ -34,7 +34,7 @@ from reput_broker.send.deduplication import MakePut, Work
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SCHEDULE_TOPIC, dlq_topic, retry_topic

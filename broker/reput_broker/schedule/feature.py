@@ -38,7 +38,7 @@ from reput_broker.schedule.messages import (
 from reput_broker.store.base.errors import StoreError
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.tables import Schedule
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import schedule as commands
 from reput_protocol.errors import ErrorCode, InvalidMessage, ReputError

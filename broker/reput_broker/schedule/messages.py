@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from typing_extensions import override
 
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.commands.schedule import ScheduleDefinition
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.properties import (

@@ -26,7 +26,7 @@ from reput_broker.remoting.request import Handled, Put, Refusal, Request, Result
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Dedup

@@ -34,7 +34,7 @@ from reput_broker.store.base.results import Block, PutResult
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import TOPIC_BYTES_MAX
 from reput_broker.tables.topic_access import TopicAccess
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.half_messages import TransactionTable, half_record
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer

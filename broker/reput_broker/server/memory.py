@@ -2,7 +2,7 @@
 frame arrives, and the permit to receive a large one.
 
 Counted are unfinished frames, requests in flight and answers that the client has not read, from allocation until they
-are freed; not held pulls (`pull.py`). Four rules keep the bytes within `limits.buffer_total` at the
+are freed; not held pulls (`put/held_pulls.py`). Four rules keep the bytes within `limits.buffer_total` at the
 expense of the connections that hold the most:
 
 1. A connection has a share: an eighth of what is free, at least 64 KiB, at most `limits.connection_buffer`.

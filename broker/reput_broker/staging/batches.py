@@ -41,7 +41,7 @@ from reput_broker.store.base.results import Block, GetStatus, PutResult, PutStat
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 from reput_broker.tables.table_saver import TableSaver
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.names import STAGED_TOPIC
 from reput_protocol.record.put_block import BlockCheck

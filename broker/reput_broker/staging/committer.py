@@ -43,7 +43,7 @@ from reput_broker.staging.staging_file import PlacedBlock, StagingFile, remove
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.file_io import is_no_space
 from reput_broker.store.base.results import PutResult, PutStatus
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.commands.base import read_members
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.commands.topic import TopicConfig

@@ -22,7 +22,7 @@ from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
 from reput_broker.tables.table_saver import SaveSoon
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import stage as commands

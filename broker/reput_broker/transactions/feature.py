@@ -17,7 +17,7 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.remoting.request import Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.topic_access import no_topic
-from reput_broker.tenure import Core
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,
     HalfCopy,

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.tenure import Surroundings
+from reput_broker.tenure.core import Surroundings
 from reput_cli.doctor import broker as of_broker
 from reput_cli.root import root
 from reput_client.blocking import Admin, Consumer, Message, PopConsumer, Producer, PullConsumer

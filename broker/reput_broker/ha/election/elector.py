@@ -39,7 +39,7 @@ from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.put.put_lock import Fence, boot_time
 from reput_broker.store.base.errors import directory_refusals
-from reput_broker.tenure import Master, Role, Tenure, TenureSource
+from reput_broker.tenure.core import Master, Role, Tenure, TenureSource
 from reput_protocol.commands.replica import ReplicaState
 from reput_protocol.commands.topic import MASTER_ID
 from reput_protocol.errors import ReputError

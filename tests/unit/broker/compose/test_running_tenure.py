@@ -20,7 +20,7 @@ from reput_broker.remoting.client import RemotingClient
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.store.base.errors import StoreError
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tenure import Master, Role, Tenure
+from reput_broker.tenure.core import Master, Role, Tenure
 from reput_client import Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from support.tenures import SetTenures

@@ -12,7 +12,7 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting.client import RemotingClient
 from reput_broker.remoting.request import ClientAnswer
-from reput_broker.tenure import Master, Role, Tenure
+from reput_broker.tenure.core import Master, Role, Tenure
 from reput_client import Message, Producer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData

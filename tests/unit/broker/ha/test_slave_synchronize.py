@@ -23,7 +23,7 @@ from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.remoting.request import ClientAnswer, Request, Response
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure import Master
+from reput_broker.tenure.core import Master
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.replica import AwaitTableChangesHeader, SyncTableHeader, TableChanges

@@ -11,7 +11,7 @@ import pytest
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting.client import RemotingClient
-from reput_broker.tenure import Master, Role, Tenure
+from reput_broker.tenure.core import Master, Role, Tenure
 from reput_client import Admin, ClusterMember, Message, Producer
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Value

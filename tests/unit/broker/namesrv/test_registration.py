@@ -19,7 +19,7 @@ from reput_broker.namesrv import registration
 from reput_broker.namesrv.registration import Announced, OwnBroker, Registration
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure import Role, Tenure
+from reput_broker.tenure.core import Role, Tenure
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader, body_crc32
 from reput_protocol.commands.topic import KVTable, TopicConfig

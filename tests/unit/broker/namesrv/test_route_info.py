@@ -11,7 +11,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv.registration import OwnBroker
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit
 from reput_broker.tables.tables import Tables
-from reput_broker.tenure import Master, Role, Tenure
+from reput_broker.tenure.core import Master, Role, Tenure
 from reput_protocol.commands.namesrv import RegisterBrokerAnswer, RegisterBrokerHeader, UnregisterBrokerHeader
 from reput_protocol.commands.replica import MemberBroker
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicConfig, TopicConfigTable

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from reput_broker.groups import offset_updates
-from reput_broker.pull import HELD_BYTES
+from reput_broker.put.held_pulls import HELD_BYTES
 from reput_broker.remoting.request import Request, Response, write_in_turns
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.base import LargeBody

@@ -21,7 +21,7 @@ from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import Epoch, OwnLog
 from reput_broker.put.put_lock import Fence
-from reput_broker.tenure import Master, Role
+from reput_broker.tenure.core import Master, Role
 from reput_protocol.commands.replica import ReplicaState
 from support.election_engine import EngineState, FakeEngine
 from support.tasks import run_by_the_clock

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.tenure import Master, Role, StaticTenures, Tenure
+from reput_broker.tenure.core import Master, Role, StaticTenures, Tenure
 
 
 def slave(**ha: Any) -> BrokerConfig:

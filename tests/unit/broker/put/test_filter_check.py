@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from reput_broker.config.sections import FiltersConfig
-from reput_broker.pull import FilterCheck
+from reput_broker.put.held_pulls import FilterCheck
 from reput_broker.remoting.request import Refusal
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import ErrorCode, FilterSyntaxError

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from reput_broker.config.sections import LimitsConfig, LongPollingConfig
-from reput_broker.pull import HELD_BYTES, Arrived, PullRequestHoldService
+from reput_broker.put.held_pulls import HELD_BYTES, Arrived, PullRequestHoldService
 from reput_broker.remoting.request import Refusal
 from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
 from reput_protocol.errors import ErrorCode

@@ -18,7 +18,7 @@ from reput_broker.config.sections import StoreConfig
 from reput_broker.config.value_types import hours_of_day
 from reput_broker.store.base.errors import FlushFailed
 from reput_broker.store.retention import DeletedFile, DiskLevel, RetentionRules
-from reput_broker.tenure import Core, RoleDuties
+from reput_broker.tenure.core import Core, RoleDuties
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

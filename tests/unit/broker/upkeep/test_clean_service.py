@@ -20,11 +20,11 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import DiskFigures
-from reput_broker.retention import CleanFilesService, rules_of
 from reput_broker.store.base.results import Extent
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.queue.table import DELETED_DIR
 from reput_broker.store.retention import DiskLevel, RetentionRules
+from reput_broker.upkeep.clean_service import CleanFilesService, rules_of
 from support.cores import NoDuties, core_of
 from support.retention import RESERVED_MS, FakeMachine, fill, store_files
 from support.stores import dispatch_all, opened, put, small_options

@@ -23,7 +23,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.statistics import Statistics
-from reput_broker.pull import Arrivals, FilterCheck, PullRequestHoldService
+from reput_broker.put.held_pulls import Arrivals, FilterCheck, PullRequestHoldService
 from reput_broker.put.put_path import PutPath
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import DiskUsage, disk_used_ratio

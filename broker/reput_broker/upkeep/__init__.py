@@ -1,0 +1,1 @@
+"""Deletion of expired files: `clean_service`. `store.retention` has the rules."""
