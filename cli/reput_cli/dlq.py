@@ -126,6 +126,7 @@ def within(admin: Admin, letters: DeadLetters, first: Position, last: Position |
     return DeadLetters(letters.topic, spans)
 
 
+@dataclass(eq=False, repr=False)
 class Replayed:
     """Which dead letters of a group were replayed, asked of the brokers in parts.
 
@@ -133,12 +134,11 @@ class Replayed:
         is_known: whether the brokers can tell; if one cannot, the reason is printed once.
     """
 
-    def __init__(self, admin: Admin, group: str, printer: Printer) -> None:
-        self._admin = admin
-        self._group = group
-        self._printer = printer
-        self._parts: dict[str, tuple[int, int, dict[int, Replay]]] = {}
-        self.is_known = True
+    _admin: Admin
+    _group: str
+    _printer: Printer
+    _parts: dict[str, tuple[int, int, dict[int, Replay]]] = field(default_factory=dict, init=False)
+    is_known: bool = field(default=True, init=False)
 
     def of(self, letter: DeadLetter) -> Replay | None:
         """Return the message as which a letter was replayed; None if it was not, or if that is not known."""

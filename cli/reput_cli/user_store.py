@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -81,14 +82,14 @@ def _remedy_without_users() -> Iterator[None]:
         ) from error
 
 
+@dataclass(eq=False, repr=False)
 class UsersInFile:
     """The users in the file of a broker, which notices within seconds that it has changed.
 
     It has the methods of `Admin` that the commands call, which raise CommandFailed here.
     """
 
-    def __init__(self, file: UserFile) -> None:
-        self._file = file
+    _file: UserFile
 
     def list_users(self) -> UserTable:
         """Return all users and groups with their rules."""

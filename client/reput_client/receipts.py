@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import accumulate, chain, count, repeat
@@ -80,6 +81,7 @@ class TransactionReceipt(NamedTuple):
         return self.state is TransactionState.COMMIT and self.confirmed
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class BlockReceipts(Sequence[SendReceipt]):
     """The receipts of a stored block, each created on access.
 
@@ -89,15 +91,10 @@ class BlockReceipts(Sequence[SendReceipt]):
         unique_ids: of each message.
     """
 
-    __slots__ = ("_positions", "_result", "_topic", "_unique_ids")
-
-    def __init__(
-        self, topic: str, result: PutMessageResult, positions: Sequence[int], unique_ids: Sequence[str | None]
-    ) -> None:
-        self._topic = topic
-        self._result = result
-        self._positions = positions
-        self._unique_ids = unique_ids
+    _topic: str
+    _result: PutMessageResult
+    _positions: Sequence[int]
+    _unique_ids: Sequence[str | None]
 
     def __len__(self) -> int:
         return len(self._positions)

@@ -75,6 +75,7 @@ class ProxyOptions:
     spans: Spans | None = None
 
 
+@dataclass(eq=False, repr=False)
 class RunningProxy:
     """A proxy that serves.
 
@@ -82,10 +83,9 @@ class RunningProxy:
         address, http_address: where, as `host:port`; the latter is None without one.
     """
 
-    def __init__(self, proxy: Proxy, address: str, http_address: str | None) -> None:
-        self.proxy = proxy
-        self.address = address
-        self.http_address = http_address
+    proxy: Proxy
+    address: str
+    http_address: str | None
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -44,11 +45,11 @@ _STREAMED: Final[dict[str, Callable[[Call, Any], AsyncIterator[Any]]]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class Service:
     """Answers the calls of a gRPC server."""
 
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
+    _proxy: Proxy
 
     def handlers(self) -> Any:
         """Return what a gRPC server is given."""

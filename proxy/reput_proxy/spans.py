@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -72,6 +73,7 @@ class CallSpan:
         self._export(replace(self._span, ended_at_ns=time.time_ns(), attributes=attributes, error=error))
 
 
+@dataclass(eq=False, repr=False)
 class Spans:
     """Makes the spans of a proxy.
 
@@ -80,9 +82,8 @@ class Spans:
         sample_ratio: the share of calls without a context that begin a trace, 0 to 1.
     """
 
-    def __init__(self, export: Callable[[ProxySpan], None], sample_ratio: float) -> None:
-        self._export = export
-        self._sample_ratio = sample_ratio
+    _export: Callable[[ProxySpan], None]
+    _sample_ratio: float
 
     def begin(self, name: str, request: Any, trace: Mapping[str, str]) -> CallSpan | None:
         """Return the span of a call with this context; None if its client does not want one.

@@ -14,7 +14,7 @@ import base64
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from reput_client import TLS, Credentials, Producer
@@ -122,6 +122,7 @@ class GatheredSends:
             self._gathering.send_now()
 
 
+@dataclass(eq=False, repr=False)
 class Known(Generic[T]):
     """Answers of brokers, each kept for a short time; concurrent questions for one name share a request.
 
@@ -129,9 +130,10 @@ class Known(Generic[T]):
     that there is no such name, None, does not.
     """
 
-    def __init__(self, ask: Callable[[str], Awaitable[T | None]]) -> None:
-        self._ask = ask
-        self._answers: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = OrderedDict()
+    _ask: Callable[[str], Awaitable[T | None]]
+    _answers: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = field(
+        default_factory=OrderedDict, init=False
+    )
 
     async def get(self, name: str) -> T | None:
         """Return what `ask` returns for `name`, or has returned a short time ago; raises what it raises."""
@@ -342,6 +344,7 @@ class TransactionId(NamedTuple):
         )
 
 
+@dataclass(eq=False, repr=False)
 class Transactions:
     """The transactions of one user's clients.
 
@@ -350,12 +353,11 @@ class Transactions:
         ask_producer: sends a command to a client of the user that produces to a topic; False without one.
     """
 
-    def __init__(self, upstream: Upstream, ask_producer: Callable[[str, pb.TelemetryCommand], bool]) -> None:
-        self._upstream = upstream
-        self._ask_producer = ask_producer
-        self._producers: dict[str, TransactionProducer] = {}
-        """By topic."""
-        self._closed = False
+    _upstream: Upstream
+    _ask_producer: Callable[[str, pb.TelemetryCommand], bool]
+    _producers: dict[str, TransactionProducer] = field(default_factory=dict, init=False)
+    """By topic."""
+    _closed: bool = field(default=False, init=False)
 
     @property
     def topics(self) -> tuple[str, ...]:

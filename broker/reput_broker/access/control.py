@@ -14,6 +14,7 @@ import time
 from base64 import b64encode
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -367,6 +368,7 @@ def _has_admin(users: Users) -> bool:
     return any(user.is_admin and user.is_enabled for user in users.users.values())
 
 
+@dataclass(eq=False, repr=False)
 class Attempts:
     """Limits how often a secret can be tried: the wrong ones of the last five minutes, by address, and by address and
     user.
@@ -375,9 +377,8 @@ class Attempts:
     secret does not count then either.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._wrong: OrderedDict[Hashable, deque[float]] = OrderedDict()
+    _clock: Callable[[], float] = time.monotonic
+    _wrong: OrderedDict[Hashable, deque[float]] = field(default_factory=OrderedDict, init=False)
 
     def wait_s(self, host: str, user: str) -> float:
         """Return how long an address has to wait before it may try a secret of a user; 0 if it may."""

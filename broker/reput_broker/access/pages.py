@@ -12,6 +12,7 @@ import secrets
 import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import trio
@@ -52,6 +53,7 @@ class PagesWithLogin(Protocol):
         """Return the user of a request's login, with its rights at an address."""
 
 
+@dataclass(eq=False, repr=False)
 class GuardedPages:
     """An ASGI application that answers for another one until it knows that the user may see the page.
 
@@ -61,10 +63,9 @@ class GuardedPages:
         with_login: the pages with a login of their own, if there are any.
     """
 
-    def __init__(self, app: App, access: AccessControl, with_login: PagesWithLogin | None = None) -> None:
-        self._app = app
-        self._access = access
-        self._with_login = with_login
+    _app: App
+    _access: AccessControl
+    _with_login: PagesWithLogin | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""

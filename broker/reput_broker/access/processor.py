@@ -7,6 +7,7 @@ may do any of this, since it could make itself one. No answer has a secret.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from reput_protocol.rights import Rule
 _SUPER, _NORMAL, _ENABLED, _DISABLED = "Super", "Normal", "enable", "disable"
 
 
+@dataclass(eq=False, repr=False)
 class UsersProcessor(Processor):
     """Changes the file with the users, and the users that are in force.
 
@@ -32,9 +34,8 @@ class UsersProcessor(Processor):
         cluster: the name by which rules about the cluster may name it.
     """
 
-    def __init__(self, access: AccessControl, cluster: str) -> None:
-        self._access = access
-        self._cluster = cluster
+    _access: AccessControl
+    _cluster: str
 
     # -- users ---------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -71,12 +72,12 @@ class LiveFigures:
         return b"retry: 2000\n" + _event("facts", {"facts": facts(self._sources)})
 
 
+@dataclass(eq=False, repr=False)
 class Watcher:
     """What one page gets: the state, then each sample. A slow one misses samples."""
 
-    def __init__(self, figures: LiveFigures) -> None:
-        self._figures = figures
-        self._has_begun = False
+    _figures: LiveFigures
+    _has_begun: bool = field(default=False, init=False)
 
     def __aiter__(self) -> Watcher:
         return self

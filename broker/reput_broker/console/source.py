@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -49,11 +50,11 @@ class Source(NamedTuple):
     serves_sql: bool
 
 
+@dataclass(eq=False, repr=False)
 class Query:
     """The parameters of a page, checked."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
+    _values: Mapping[str, Any]
 
     def text(self, name: str, *, size_max: int = 1024, keeps_spaces: bool = False) -> str:
         """Return a text, "" if it is missing; without spaces at its ends, unless `keeps_spaces` is set."""

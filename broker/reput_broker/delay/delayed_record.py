@@ -14,7 +14,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -49,6 +49,7 @@ _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 _AT_ZERO: Final = -1
 
 
+@dataclass(eq=False, repr=False)
 class DelayRedirects:
     """Redirects delayed messages, which are stored in a system topic until their time (RocketMQ: HookUtils).
 
@@ -57,9 +58,8 @@ class DelayRedirects:
     read at every message.
     """
 
-    def __init__(self, options: DelayConfig, clock_ms: Callable[[], int]) -> None:
-        self._options = options
-        self._clock_ms = clock_ms
+    _options: DelayConfig
+    _clock_ms: Callable[[], int]
 
     def redirect(self, record: Record, properties: dict[str, str]) -> Record | None:
         """Return the record to store instead of `record` if its message is delayed, else None.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -46,6 +47,7 @@ _LOOKED_AT_MAX = 5000
 _AT_ONCE = 128
 
 
+@dataclass(eq=False, repr=False)
 class DelayProcessor(Processor):
     """Answers requests about delayed messages.
 
@@ -53,19 +55,11 @@ class DelayProcessor(Processor):
         figures: how many messages wait, and how late they are.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        state: DelayState,
-        waiting: WaitingMessages,
-        cancelling: Canceller,
-        figures: DelaySources,
-    ) -> None:
-        self._core = core
-        self._state = state
-        self._waiting = waiting
-        self._cancelling = cancelling
-        self._figures = figures
+    _core: Core
+    _state: DelayState
+    _waiting: WaitingMessages
+    _cancelling: Canceller
+    _figures: DelaySources
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, _request: Request) -> Response:

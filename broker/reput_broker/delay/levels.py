@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -241,6 +242,7 @@ class _Cancellation(NamedTuple):
     queue_offset: int
 
 
+@dataclass(eq=False, repr=False)
 class LevelCancellations:
     """Cancelled messages of delay levels that are not due yet; each has a record in a topic of our own.
 
@@ -248,11 +250,10 @@ class LevelCancellations:
     message in their slot cancels them. One owner.
     """
 
-    def __init__(self, store: MessageStore, levels: Levels, cancelled: set[int]) -> None:
-        self._store = store
-        self._levels = levels
-        self._cancelled = cancelled
-        self._waiting: deque[_Cancellation] = deque()
+    _store: MessageStore
+    _levels: Levels
+    _cancelled: set[int]
+    _waiting: deque[_Cancellation] = field(default_factory=deque, init=False)
 
     def recover(self, cancel_offset: int) -> None:
         """Read the records from a queue offset on. Blocks."""

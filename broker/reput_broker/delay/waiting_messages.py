@@ -94,16 +94,14 @@ async def until(condition: Callable[[], bool]) -> None:
     raise Refusal(ErrorCode.BUSY, "the broker has not processed the latest messages yet; try again")
 
 
+@dataclass(eq=False, repr=False)
 class WaitingMessages:
     """Walks over what waits."""
 
-    def __init__(
-        self, state: DelayState, store: MessageStore, reader: RecordReader, clock_ms: Callable[[], int]
-    ) -> None:
-        self._state = state
-        self._store = store
-        self._reader = reader
-        self._clock_ms = clock_ms
+    _state: DelayState
+    _store: MessageStore
+    _reader: RecordReader
+    _clock_ms: Callable[[], int]
 
     async def until_walked(self) -> None:
         """Wait until a walk meets everything put so far.

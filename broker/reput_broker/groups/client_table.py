@@ -11,6 +11,7 @@ the id: replies, checks of transactions, changes of its groups. `Requesters` fin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from reput_broker.remoting.request import Client, Refusal
@@ -195,6 +196,7 @@ class ClientTable:
         return channel
 
 
+@dataclass(eq=False, repr=False)
 class Requesters:
     """The connections of requesters by client id (RocketMQ: ProducerManager.findChannel).
 
@@ -202,8 +204,7 @@ class Requesters:
     RocketMQ's Go client does, are known by that request's connection until then.
     """
 
-    def __init__(self, clients: ClientTable) -> None:
-        self._clients = clients
+    _clients: ClientTable
 
     def sent(self, client: Client, block: Buffer) -> None:
         """Record the requesters that the records of a block name, if any.

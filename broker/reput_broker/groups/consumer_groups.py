@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from reput_broker.groups.client_table import ClientChannel
@@ -90,14 +91,12 @@ def _subscription_bytes(data: SubscriptionData) -> int:
     return ENTRY_BYTES + texts + _LISTED_BYTES * listed
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class _Request:
     """What several members ask for alike."""
 
-    __slots__ = ("members", "wanted")
-
-    def __init__(self, wanted: MemberSubscription) -> None:
-        self.wanted = wanted
-        self.members: dict[ClientChannel, None] = {}
+    wanted: MemberSubscription
+    members: dict[ClientChannel, None] = field(default_factory=dict, init=False)
 
 
 class Member:

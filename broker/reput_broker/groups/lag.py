@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
@@ -108,6 +109,7 @@ class GroupProgress:
             del self._table[key]
 
 
+@dataclass(eq=False, repr=False)
 class GroupPositions:
     """Where each group is in each queue: its committed offset, or where the members that are online have pulled first.
 
@@ -115,12 +117,9 @@ class GroupPositions:
     that broadcast keep their offsets themselves.
     """
 
-    def __init__(
-        self, offsets: ConsumerOffsetManager, progress: GroupProgress, online: ConsumerGroups
-    ) -> None:
-        self._offsets = offsets
-        self._progress = progress
-        self._online = online
+    _offsets: ConsumerOffsetManager
+    _progress: GroupProgress
+    _online: ConsumerGroups
 
     def items(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
         """Iterate over (group, topic, queue id -> offset), as `ConsumerOffsetManager.items`."""

@@ -8,6 +8,7 @@ the messages that they have not handled.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from reput_broker.config.sections import GroupsConfig
@@ -62,24 +63,16 @@ class PendingResets:
             del self._pending[key]
 
 
+@dataclass(eq=False, repr=False)
 class OffsetCommits:
     """Commits the offsets of members; calls `on_commit` after each."""
 
-    def __init__(
-        self,
-        offsets: ConsumerOffsetManager,
-        resets: PendingResets,
-        progress: GroupProgress,
-        counters: Counters,
-        on_commit: Callable[[], None],
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._offsets = offsets
-        self._resets = resets
-        self._progress = progress
-        self._counters = counters
-        self._on_commit = on_commit
-        self._clock_ms = clock_ms
+    _offsets: ConsumerOffsetManager
+    _resets: PendingResets
+    _progress: GroupProgress
+    _counters: Counters
+    _on_commit: Callable[[], None]
+    _clock_ms: Callable[[], int]
 
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
@@ -132,6 +125,7 @@ class _Notice(NamedTuple):
     as_list: bytes
 
 
+@dataclass(eq=False, repr=False)
 class OffsetSetting:
     """Sets offsets of groups.
 
@@ -139,21 +133,12 @@ class OffsetSetting:
         release_pulls: answers the held pulls of a group in some queues.
     """
 
-    def __init__(
-        self,
-        offsets: ConsumerOffsetManager,
-        resets: PendingResets,
-        progress: GroupProgress,
-        groups: ConsumerGroups,
-        options: GroupsConfig,
-        release_pulls: Callable[[str, list[tuple[str, int]]], None],
-    ) -> None:
-        self._offsets = offsets
-        self._resets = resets
-        self._progress = progress
-        self._groups = groups
-        self._options = options
-        self._release_pulls = release_pulls
+    _offsets: ConsumerOffsetManager
+    _resets: PendingResets
+    _progress: GroupProgress
+    _groups: ConsumerGroups
+    _options: GroupsConfig
+    _release_pulls: Callable[[str, list[tuple[str, int]]], None]
 
     async def set(
         self,

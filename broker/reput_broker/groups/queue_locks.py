@@ -7,7 +7,7 @@ the connection: a member that has died may still be handling messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.remoting.request import Refusal
@@ -25,14 +25,14 @@ class QueueLock:
     expires_at: float
 
 
+@dataclass(eq=False, repr=False)
 class QueueLocks:
     """The locks of all groups. Only for existing groups and queues: the table grows with every name."""
 
-    def __init__(self, options: GroupsConfig, clock: Callable[[], float]) -> None:
-        self._options = options
-        self._clock = clock
-        self._locks: dict[str, dict[QueueKey, QueueLock]] = {}
-        self._count = 0
+    _options: GroupsConfig
+    _clock: Callable[[], float]
+    _locks: dict[str, dict[QueueKey, QueueLock]] = field(default_factory=dict, init=False)
+    _count: int = field(default=0, init=False)
 
     @property
     def lifetime_s(self) -> float:

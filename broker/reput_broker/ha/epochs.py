@@ -15,7 +15,7 @@ counts. RocketMQ's slaves compare only offsets: one whose offset happens to fit 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeAlias
 
@@ -42,12 +42,12 @@ class Epoch(NamedTuple):
     start_offset: int
 
 
+@dataclass(eq=False, repr=False)
 class EpochFile:
     """The epochs of the log of one store, in the order in which they began. Its methods block."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.entries: tuple[Epoch, ...] = ()
+    path: Path
+    entries: tuple[Epoch, ...] = field(default=(), init=False)
 
     @property
     def last(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from reput_protocol.errors import ReputError
@@ -80,6 +81,7 @@ class LogPiece(NamedTuple):
     """Valid until the next `feed`."""
 
 
+@dataclass(eq=False, repr=False)
 class TransferReader:
     """Reads what a master sends, in pieces of any size, without collecting frames.
 
@@ -88,12 +90,11 @@ class TransferReader:
         offset: where the first frame must begin; None for any start of a file, because the slave has nothing.
     """
 
-    def __init__(self, file_size: int, offset: int | None) -> None:
-        self.offset = offset
-        """Where the next bytes belong."""
-        self._file_size = file_size
-        self._header = b""
-        self._left = 0
+    _file_size: int
+    offset: int | None
+    """Where the next bytes belong."""
+    _header: bytes = field(default=b"", init=False)
+    _left: int = field(default=0, init=False)
 
     def feed(self, data: bytes) -> Iterator[LogPiece]:
         """Yield the bytes of the log in `data`, in order.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -118,6 +119,7 @@ class ReplicaStateProcessor(Processor):
         return Response(0, ReplicaAdmission(number).to_ext(request.header_type), state.to_json())
 
 
+@dataclass(eq=False, repr=False)
 class HAStatusProcessor(Processor):
     """Answers with the state.
 
@@ -126,13 +128,8 @@ class HAStatusProcessor(Processor):
         set_master_flushed: keeps the master's flushed offset in the checkpoint; None at a master.
     """
 
-    def __init__(
-        self,
-        state: Callable[[], HARuntimeInfo],
-        set_master_flushed: Callable[[int], None] | None = None,
-    ) -> None:
-        self._state = state
-        self._set_master_flushed = set_master_flushed
+    _state: Callable[[], HARuntimeInfo]
+    _set_master_flushed: Callable[[int], None] | None = None
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def status(self, _request: Request) -> Response:
@@ -161,12 +158,12 @@ class _Kept(NamedTuple):
         return Response(0, {**self.ext, "tableSize": len(self.body)}, self.body[offset : offset + PART_BYTES])
 
 
+@dataclass(eq=False, repr=False)
 class TableParts:
     """Answers requests for tables in parts, to slaves that can put them together."""
 
-    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
-        self._clock = clock
-        self._kept: dict[int, _Kept] = {}
+    _clock: Callable[[], float] = trio.current_time
+    _kept: dict[int, _Kept] = field(default_factory=dict, init=False)
 
     def of(self, handler: Handler) -> Handler:
         """Return a handler that answers as `handler` does, in parts if the table is large and the slave takes those."""

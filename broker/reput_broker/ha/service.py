@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -433,6 +433,7 @@ class MasterLog:
         return self._times.behind_s(self._own_end(), trio.current_time())
 
 
+@dataclass(eq=False, repr=False)
 class ReplicationProgress:
     """The progress of all slaves of a master, looked at four times a second; without any, once.
 
@@ -443,19 +444,12 @@ class ReplicationProgress:
             far behind.
     """
 
-    def __init__(
-        self,
-        log_end: Callable[[], int],
-        slaves: Callable[[], Sequence[Slave]],
-        config: HAConfig,
-        members: Callable[[], Collection[int]] | None = None,
-    ) -> None:
-        self._members = members
-        self._log_end = log_end
-        self._slaves = slaves
-        self._config = config
-        self._times = LogTimes()
-        self._rates: dict[Slave, tuple[int, float]] = {}
+    _log_end: Callable[[], int]
+    _slaves: Callable[[], Sequence[Slave]]
+    _config: HAConfig
+    _members: Callable[[], Collection[int]] | None = None
+    _times: LogTimes = field(default_factory=LogTimes, init=False)
+    _rates: dict[Slave, tuple[int, float]] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
         """Look until cancelled."""

@@ -494,13 +494,15 @@ def _not_put(reason: str) -> Refusal:
     )
 
 
+@dataclass(eq=False, repr=False)
 class PeekProcessor(Processor):
     """Answers requests that pop nothing."""
 
-    def __init__(self, core: Core, state: PopState) -> None:
-        self._core = core
-        self._state = state
-        self._cold_reads = ColdReads(_COLD_PEEKS_AT_ONCE, "peek again")
+    _core: Core
+    _state: PopState
+    _cold_reads: ColdReads = field(
+        default_factory=lambda: ColdReads(_COLD_PEEKS_AT_ONCE, "peek again"), init=False
+    )
 
     @serves(RequestCode.PEEK_MESSAGE)
     async def peek(self, request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -215,6 +215,7 @@ def size_of(records: Sequence[Record]) -> int:
     )
 
 
+@dataclass(eq=False, repr=False)
 class InFlightMessages:
     """Counts of this run, by group, topic and queue; messages popped before the start are not counted.
 
@@ -222,9 +223,8 @@ class InFlightMessages:
         started_ms: pops before that time were not counted.
     """
 
-    def __init__(self, started_ms: int) -> None:
-        self._started_ms = started_ms
-        self._counts: Counter[tuple[str, str, int]] = Counter()
+    _started_ms: int
+    _counts: Counter[tuple[str, str, int]] = field(default_factory=Counter, init=False)
 
     def popped(self, group: str, topic: str, queue_id: int, count: int) -> None:
         """Count popped messages."""

@@ -9,6 +9,7 @@ mode they show only what is on disk.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import trio
 
@@ -50,12 +51,14 @@ _COLD_READS_AT_ONCE = 2
 _QUEUES_A_TURN = 64
 
 
+@dataclass(eq=False, repr=False)
 class FetchProcessor(Processor):
     """Serves ranges of records."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "fetch again")
+    _core: Core
+    _cold_reads: ColdReads = field(
+        default_factory=lambda: ColdReads(_COLD_READS_AT_ONCE, "fetch again"), init=False
+    )
 
     @serves(RequestCode.FETCH_RECORDS)
     def fetch(self, request: Request) -> Response | None:

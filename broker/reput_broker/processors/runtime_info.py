@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -47,6 +48,7 @@ _POOLS: Final = {
 """RocketMQ's names of thread pools in runtime figures, and the processor of each."""
 
 
+@dataclass(eq=False, repr=False)
 class RuntimeInfoProcessor(Processor):
     """Reports on the broker as a whole.
 
@@ -54,13 +56,10 @@ class RuntimeInfoProcessor(Processor):
         capacities: of queues of requests, for the runtime figures.
     """
 
-    def __init__(
-        self, core: Core, role: RoleDuties, clean: CleanFilesService, capacities: dict[str, int]
-    ) -> None:
-        self._core = core
-        self._role = role
-        self._clean = clean
-        self._capacities = capacities
+    _core: Core
+    _role: RoleDuties
+    _clean: CleanFilesService
+    _capacities: dict[str, int]
 
     @serves(RequestCode.VIEW_BROKER_STATS_DATA)
     def view_statistics(self, request: Request) -> Response:
@@ -207,12 +206,12 @@ def _duration(seconds: float) -> str:
     return f"[ {days} days, {h} hours, {m} minutes, {s} seconds ]"
 
 
+@dataclass(eq=False, repr=False)
 class HistoryProcessor(Processor):
     """Answers from the history, in every role."""
 
-    def __init__(self, history: History, sources: MetricsSources) -> None:
-        self._history = history
-        self._sources = sources
+    _history: History
+    _sources: MetricsSources
 
     @serves(RequestCode.READ_HISTORY)
     async def read(self, request: Request) -> Response:

@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -54,12 +55,12 @@ _PROPERTIES: Final = {RequestCode.SEND_MESSAGE.value: "properties", RequestCode.
 """Header fields with the properties of a single message, by request code."""
 
 
+@dataclass(eq=False, repr=False)
 class Spans:
     """Makes the spans of one broker and passes them to `exporter`."""
 
-    def __init__(self, exporter: SpanExporter, config: TracingConfig) -> None:
-        self._exporter = exporter
-        self._config = config
+    _exporter: SpanExporter
+    _config: TracingConfig
 
     def traced(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return the handlers, those of puts with spans."""

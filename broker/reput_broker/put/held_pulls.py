@@ -347,14 +347,14 @@ def _discard(table: dict[K, dict[HeldRequest, None]], key: K, held: HeldRequest)
         del table[key]
 
 
+@dataclass(eq=False, repr=False)
 class Arrived:
     """Messages that arrived in a queue. Matches them with filters, a bounded number of both."""
 
-    def __init__(self, rows: QueueRows, batch: DispatchBatch) -> None:
-        self._rows = rows
-        self._batch = batch
-        self._codes: frozenset[int] | None = None
-        self._evaluated = 0
+    _rows: QueueRows
+    _batch: DispatchBatch
+    _codes: frozenset[int] | None = field(default=None, init=False)
+    _evaluated: int = field(default=0, init=False)
 
     def may_have_one_for(self, message_filter: MessageFilter | None) -> bool:
         """Whether a filter accepts one of them, or that was not evaluated."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeVar
 
@@ -223,14 +224,14 @@ class PutLock:
             return work()
 
 
+@dataclass(eq=False, repr=False)
 class OwnPuts:
     """Puts records that the broker composed. No caller waits for their sync, since recovery can derive them."""
 
-    def __init__(self, store: MessageStore, lock: PutLock, fence: Fence, wrote: Callable[[], None]) -> None:
-        self._store = store
-        self._lock = lock
-        self._fence = fence
-        self.wrote = wrote
+    _store: MessageStore
+    _lock: PutLock
+    _fence: Fence
+    wrote: Callable[[], None]
 
     async def under_lock(self, size_max: int, work: Callable[[], T]) -> T:
         """Call `work` under the put lock, with room for `size_max` bytes, and return its result.

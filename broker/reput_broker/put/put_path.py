@@ -22,6 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -296,6 +297,7 @@ _CATCH_UP_STEPS = 4
 _STUCK_INTERVAL_S = 0.1
 
 
+@dataclass(eq=False, repr=False)
 class ReputMessageService:
     """Dispatches immediately after a put, every millisecond under load.
 
@@ -307,11 +309,10 @@ class ReputMessageService:
         dispatched: advanced after each step.
     """
 
-    def __init__(self, store: MessageStore, dispatched: Position) -> None:
-        self._store = store
-        self._dispatched = dispatched
-        self._woken = trio.Event()
-        self._last_putter: object = None
+    _store: MessageStore
+    _dispatched: Position
+    _woken: trio.Event = field(default_factory=trio.Event, init=False)
+    _last_putter: object = field(default=None, init=False)
 
     def wake(self) -> None:
         """Start dispatch."""
@@ -414,6 +415,7 @@ _INDEX_STEP_BYTES = 256 * 1024
 _INDEX_PAUSE_S = 0.0005  # lets other tasks run and still indexes some hundred MiB a second
 
 
+@dataclass(eq=False, repr=False)
 class StoreTasks:
     """The tasks, each of which works only if there is something new.
 
@@ -422,11 +424,10 @@ class StoreTasks:
     FlushConsumeQueueService.)
     """
 
-    def __init__(self, store: MessageStore, config: StoreConfig, counters: Counters) -> None:
-        self._store = store
-        self._config = config
-        self._counters = counters
-        self._complete_flushes = 0
+    _store: MessageStore
+    _config: StoreConfig
+    _counters: Counters
+    _complete_flushes: int = field(default=0, init=False)
 
     async def flush_queues(self) -> None:
         """Sync the ConsumeQueues until cancelled."""

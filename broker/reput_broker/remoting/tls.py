@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -323,11 +324,11 @@ def _end_of_validity(der: bytes) -> float:
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
+@dataclass(eq=False, repr=False)
 class _Fields:
     """The fields of a sequence in DER, one after the other."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    _data: bytes
 
     @property
     def tag(self) -> int:

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -296,13 +297,13 @@ class DeadLetter(NamedTuple):
     has_topic: bool
 
 
+@dataclass(eq=False, repr=False)
 class SendRedirects:
     """Decides for each message that is sent alone."""
 
-    def __init__(self, core: Core, transactions: TransactionTable, delay_redirects: DelayRedirects) -> None:
-        self._core = core
-        self._transactions = transactions
-        self._delay_redirects = delay_redirects
+    _core: Core
+    _transactions: TransactionTable
+    _delay_redirects: DelayRedirects
 
     def dead_letter_of(self, request: Request, header: SendMessageHeader) -> DeadLetter | None:
         """Tell whether a message that is sent to a retry topic is a dead letter.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import structlog
@@ -161,12 +162,12 @@ class Strangers(Generic[_T]):
         self.crowd: Crowd[_T] = Crowd()
 
 
+@dataclass(eq=False, repr=False)
 class Penalties:
     """How many requests without a valid signature and malformed frames came lately from each network; few are free."""
 
-    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
-        self._clock = clock
-        self._failures: dict[str, tuple[float, float]] = {}
+    _clock: Callable[[], float] = trio.current_time
+    _failures: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
 
     def failed(self, host: str, count: int) -> None:
         """Note them of an address. The addresses that failed last are remembered."""

@@ -16,6 +16,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import trio
@@ -431,6 +432,7 @@ _OPAQUE_MIN: Final = 1 << 30
 _CALLS_MAX: Final = 64
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class ClientCalls:
     """The requests, and the calls that wait for their answers.
 
@@ -439,12 +441,9 @@ class ClientCalls:
         send: sends a frame at once; False if the connection has ended.
     """
 
-    __slots__ = ("_channel", "_outbox", "_send")
-
-    def __init__(self, outbox: Outbox, send: Callable[[bytes], bool]) -> None:
-        self._outbox = outbox
-        self._send = send
-        self._channel: Channel | None = None
+    _outbox: Outbox
+    _send: Callable[[bytes], bool]
+    _channel: Channel | None = field(default=None, init=False)
 
     def send_oneway(self, header_type: int, code: int, ext: Mapping[str, Value], body: bytes) -> bool:
         """Send a request without an answer; False if the connection has ended."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
 from typing import Final, NamedTuple, overload
@@ -336,6 +337,7 @@ CHECKED_EXTENTS_MAX: Final = 64
 """Checking more takes longer than handing the read to a thread."""
 
 
+@dataclass(eq=False, repr=False)
 class MessageReader:
     """Reads one store, for its owner; cold `read_extents`, held extents and filtered gets work in any thread.
 
@@ -343,21 +345,13 @@ class MessageReader:
         memory_bytes: records this close to the end of the log are presumed to be in the page cache.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queues: ConsumeQueueTable,
-        flags: RunningFlags,
-        stats: StoreStats,
-        memory_bytes: int,
-    ) -> None:
-        self.warm_from = 0
-        """Recovery has read the log from here: everything before is presumed cold."""
-        self._log = log
-        self._queues = queues
-        self._flags = flags
-        self._stats = stats
-        self._memory_bytes = memory_bytes
+    _log: CommitLog
+    _queues: ConsumeQueueTable
+    _flags: RunningFlags
+    _stats: StoreStats
+    _memory_bytes: int
+    warm_from: int = field(default=0, init=False)
+    """Recovery has read the log from here: everything before is presumed cold."""
 
     @overload
     def get_message(

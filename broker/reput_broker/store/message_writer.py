@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from reput_broker.store.base.checkpoint import StoreCheckpoint
 from reput_broker.store.base.errors import (
@@ -306,6 +307,7 @@ class MessageWriter:
             self._index.on_file_wanted = call
 
 
+@dataclass(eq=False, repr=False)
 class StoreFlush:
     """The flushes of one store; each may run in a worker thread, one call at a time.
 
@@ -314,23 +316,13 @@ class StoreFlush:
             directories.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queues: ConsumeQueueTable,
-        checkpoint: StoreCheckpoint,
-        dispatch: LogDispatch,
-        flags: RunningFlags,
-        stats: StoreStats,
-        check_directories: Callable[[], None],
-    ) -> None:
-        self._check_directories = check_directories
-        self._log = log
-        self._queues = queues
-        self._checkpoint = checkpoint
-        self._dispatch = dispatch
-        self._flags = flags
-        self._stats = stats
+    _log: CommitLog
+    _queues: ConsumeQueueTable
+    _checkpoint: StoreCheckpoint
+    _dispatch: LogDispatch
+    _flags: RunningFlags
+    _stats: StoreStats
+    _check_directories: Callable[[], None]
 
     def commit_buffers(self) -> int:
         """Write the contents of the pool's buffers to the files; return the offset up to which that is done.

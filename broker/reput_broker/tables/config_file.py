@@ -164,6 +164,7 @@ class SavedTable(Protocol):
         """Return a job that saves the current content; None if the file has it already."""
 
 
+@dataclass(eq=False, repr=False)
 class ConfigFileSave(SaveJob):
     """One write of a table to its file; see `SaveJob`.
 
@@ -173,12 +174,9 @@ class ConfigFileSave(SaveJob):
         on_abandon: called if the old file stays valid.
     """
 
-    def __init__(
-        self, file: ConfigFile, members: Callable[[], dict[str, Any] | bytes], on_abandon: Callable[[], None]
-    ) -> None:
-        self._file = file
-        self._members = members
-        self._on_abandon = on_abandon
+    _file: ConfigFile
+    _members: Callable[[], dict[str, Any] | bytes]
+    _on_abandon: Callable[[], None]
 
     @override
     def write(self) -> None:

@@ -15,6 +15,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -448,6 +449,7 @@ def _read_if_any(path: Path) -> JournalContents | JournalUnreadable | None:
         return error
 
 
+@dataclass(eq=False, repr=False)
 class OffsetSave(SaveJob):
     """One save of the offsets: `consumerOffset.json` and its journal are replaced together.
 
@@ -462,15 +464,12 @@ class OffsetSave(SaveJob):
     6. consumerOffset.journal.next becomes consumerOffset.journal             new JSON + new journal are valid
     """
 
-    def __init__(
-        self, table: ConsumerOffsetManager, members: Callable[[], dict[str, Any]], next_sequence: int
-    ) -> None:
-        self._table = table
-        self._members = members
-        self._next_sequence = next_sequence
-        self._records: list[bytes] = []
-        self._count = 0
-        self._journal: OffsetJournal | None = None
+    _table: ConsumerOffsetManager
+    _members: Callable[[], dict[str, Any]]
+    _next_sequence: int
+    _records: list[bytes] = field(default_factory=list, init=False)
+    _count: int = field(default=0, init=False)
+    _journal: OffsetJournal | None = field(default=None, init=False)
 
     def remember(self, records: bytes, count: int) -> None:
         """Remember commits made while the job runs."""

@@ -6,6 +6,7 @@ A table returns a `SaveJob` with a copy of its content. Callers share a write, u
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 import trio
@@ -32,6 +33,7 @@ def save_now(table: SavedTable) -> None:
         raise
 
 
+@dataclass(eq=False, repr=False)
 class TableSaver:
     """Saves one table, one write at a time.
 
@@ -40,13 +42,10 @@ class TableSaver:
         on_result: called after each write, with the error if it failed.
     """
 
-    def __init__(
-        self, table: SavedTable, on_result: Callable[[Exception | None], None] = lambda _: None
-    ) -> None:
-        self._table = table
-        self._on_result = on_result
-        self.lock = trio.Lock()
-        """Held while the file is replaced."""
+    _table: SavedTable
+    _on_result: Callable[[Exception | None], None] = lambda _: None
+    lock: trio.Lock = field(default_factory=trio.Lock, init=False)
+    """Held while the file is replaced."""
 
     async def save(self) -> None:
         """Return once every change made before this call is on disk.
@@ -70,6 +69,7 @@ class TableSaver:
             self._on_result(None)
 
 
+@dataclass(eq=False, repr=False)
 class SaveSoon:
     """Saves a table in the background, after changes that no request waits for because they would be made again.
 
@@ -77,10 +77,9 @@ class SaveSoon:
         table: its name in the log.
     """
 
-    def __init__(self, saver: TableSaver, table: str) -> None:
-        self._saver = saver
-        self._table = table
-        self._wanted = trio.Event()
+    _saver: TableSaver
+    _table: str
+    _wanted: trio.Event = field(default_factory=trio.Event, init=False)
 
     def changed(self) -> None:
         """Note that there is something to save."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -435,16 +436,14 @@ class Tables:
         self.topics.journal.close()
 
 
+@dataclass(eq=False, repr=False)
 class OffsetSaveService:
     """Writes consumerOffset.json at intervals; its journal has the commits in between."""
 
-    def __init__(
-        self, offsets: ConsumerOffsetManager, saver: TableSaver, interval_s: Callable[[], float]
-    ) -> None:
-        self._offsets = offsets
-        self._saver = saver
-        self._interval_s = interval_s
-        self._due = trio.Event()
+    _offsets: ConsumerOffsetManager
+    _saver: TableSaver
+    _interval_s: Callable[[], float]
+    _due: trio.Event = field(default_factory=trio.Event, init=False)
 
     def committed(self) -> None:
         """Save early if the journal has reached its maximal size."""

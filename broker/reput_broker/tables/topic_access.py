@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from reput_broker.observe.counters import Counters
@@ -15,13 +16,13 @@ from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, only_broker_writes
 
 
+@dataclass(eq=False, repr=False)
 class TopicAccess:
     """Checks the topics of requests that send or read."""
 
-    def __init__(self, topics: TopicConfigManager, saver: TableSaver, counters: Counters) -> None:
-        self._topics = topics
-        self._saver = saver
-        self._counters = counters
+    _topics: TopicConfigManager
+    _saver: TableSaver
+    _counters: Counters
 
     def writable(self, topic: str, queue_id: int) -> TopicConfig | None:
         """Return the topic if it accepts messages in this queue; None if it does not exist.

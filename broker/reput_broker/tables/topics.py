@@ -16,6 +16,7 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -477,15 +478,13 @@ class _WholeSave(ConfigFileSave):
         self._table.journal.remove()
 
 
+@dataclass(eq=False, repr=False)
 class _JournalSave(SaveJob):
     """Writes what has changed."""
 
-    def __init__(
-        self, table: TopicConfigManager, change: TopicChange, on_abandon: Callable[[], None]
-    ) -> None:
-        self._table = table
-        self._change = change
-        self._on_abandon = on_abandon
+    _table: TopicConfigManager
+    _change: TopicChange
+    _on_abandon: Callable[[], None]
 
     @override
     def write(self) -> None:

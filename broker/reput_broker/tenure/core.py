@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -71,6 +71,7 @@ class Tenure:
         return replace(self, master=None) != replace(other, master=None)
 
 
+@dataclass(eq=False, repr=False)
 class TenureSource:
     """Decides the role of a broker.
 
@@ -78,10 +79,9 @@ class TenureSource:
         current: the first tenure.
     """
 
-    def __init__(self, current: Tenure) -> None:
-        self.current = current
-        """The tenure now."""
-        self._change = trio.Event()
+    current: Tenure
+    """The tenure now."""
+    _change: trio.Event = field(default_factory=trio.Event, init=False)
 
     async def changed(self, tenure: Tenure) -> None:
         """Return once `current` differs from `tenure`."""

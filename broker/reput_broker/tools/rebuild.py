@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -418,13 +418,13 @@ def _note_run(runs: list[UnitsRun], queue: QueueRows) -> None:
         runs.append(UnitsRun(queue.topic, queue.queue_id, first, end, queue.physical_offsets[0]))
 
 
+@dataclass(eq=False, repr=False)
 class _UnitWriter:
     """Writes units in place, concurrently with other parts."""
 
-    def __init__(self, target: Path, file_size: int) -> None:
-        self._target = target
-        self._file_size = file_size
-        self._open: dict[Path, int] = {}
+    _target: Path
+    _file_size: int
+    _open: dict[Path, int] = field(default_factory=dict, init=False)
 
     def write(self, queue: QueueRows) -> None:
         directory = self._target / queue.topic / str(queue.queue_id)

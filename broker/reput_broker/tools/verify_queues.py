@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,12 +37,12 @@ from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 _READ_UNITS = 65_536
 
 
+@dataclass(eq=False, repr=False)
 class ExtUnits:
     """The extended entries of one queue."""
 
-    def __init__(self, stream: Stream, files: OpenFiles) -> None:
-        self._stream = stream
-        self._files = files
+    _stream: Stream
+    _files: OpenFiles
 
     @classmethod
     def of_queue(cls, root: Path, topic: str, queue_id: int, files: OpenFiles) -> ExtUnits | None:

@@ -6,6 +6,7 @@ Each goes to the broker that the queue names: several brokers may have a queue o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
@@ -29,14 +30,14 @@ from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
 
 
+@dataclass(eq=False, repr=False)
 class OffsetRequests:
     """Offset requests of one session. `timeout_s` None means the client's timeout.
 
     The bounds of queues and offsets by time are read from a slave while the master cannot be reached.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    _session: Session
 
     async def committed(
         self,

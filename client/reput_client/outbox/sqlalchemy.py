@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
@@ -89,12 +90,12 @@ class SqlAlchemyOutbox:
         return _Store(engine.execution_options(isolation_level="READ COMMITTED"), self.table)
 
 
+@dataclass(eq=False, repr=False)
 class _Store(OutboxStore):
     """Rows are locked by the transaction that sends and deletes them."""
 
-    def __init__(self, engine: sa.Engine, table: sa.Table) -> None:
-        self._engine = engine
-        self._table = table
+    _engine: sa.Engine
+    _table: sa.Table
 
     def relay(self, rows_max: int, send: Callable[[Sequence[OutboxRow]], Outcome]) -> Outcome:
         """See `OutboxStore`."""

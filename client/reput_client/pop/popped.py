@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from reput_client.consume.pull import read_records
@@ -122,13 +123,13 @@ class Popped(ReceivedMessage[V]):
         return MessageQueue(topic, self.broker_name, self._handle.queue_id)
 
 
+@dataclass(eq=False, repr=False)
 class Settling:
     """Settles the messages of one consumer, one request for a message at a time."""
 
-    def __init__(self, session: Session, group: str) -> None:
-        self.session = session
-        self.group = group
-        self._busy: dict[Delivered, Event] = {}
+    session: Session
+    group: str
+    _busy: dict[Delivered, Event] = field(default_factory=dict, init=False)
 
     async def ack_one(self, message: Delivered) -> None:
         """Acknowledge a message; raises like `PoppedMessage.ack`."""

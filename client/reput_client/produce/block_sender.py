@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from reput_client.errors import ClientClosed
@@ -482,13 +483,11 @@ class BlockSender:
         return None if self.blocking_runtime is None else self.blocking_runtime.interruption
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class _Goal:
     """A condition that a caller waits for, in the place of a block."""
 
-    __slots__ = ("_condition",)
-
-    def __init__(self, condition: Callable[[], bool]) -> None:
-        self._condition = condition
+    _condition: Callable[[], bool]
 
     @property
     def done(self) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from reput_client.errors import ClientClosed
@@ -44,12 +45,12 @@ class HalfPlace(NamedTuple):
     unique_id: str
 
 
+@dataclass(eq=False, repr=False)
 class TransactionEnds:
     """Ends the transactions of one producer group."""
 
-    def __init__(self, session: Session, group: str) -> None:
-        self._session = session
-        self._group = group
+    _session: Session
+    _group: str
 
     async def end(self, half: HalfPlace, state: TransactionState, *, from_check: bool = False) -> bool:
         """Tell the broker of the half message how it ended; return whether the broker has accepted that.

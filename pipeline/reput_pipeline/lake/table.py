@@ -368,6 +368,7 @@ def mismatches(
 _COLUMN = "brokerName"
 
 
+@dataclass(eq=False, repr=False)
 class AsBroker(LakeTable):
     """Wraps a table: rows and progress get the broker's name, so that a job that reads from the broker continues.
 
@@ -378,9 +379,8 @@ class AsBroker(LakeTable):
         broker: the broker whose directory is read; the directory does not name it.
     """
 
-    def __init__(self, table: LakeTable, broker: str) -> None:
-        self._table = table
-        self._broker = broker
+    _table: LakeTable
+    _broker: str
 
     @property
     def where(self) -> str:

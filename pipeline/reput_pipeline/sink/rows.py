@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -208,6 +209,7 @@ class Messages(NamedTuple):
     """Delivery times in ms, null: at once; None without the column."""
 
 
+@dataclass(eq=False, repr=False)
 class RowReader:
     """Reads batches of one schema.
 
@@ -216,11 +218,10 @@ class RowReader:
         topic: the option `topic`, for all messages.
     """
 
-    def __init__(self, columns: SinkColumns, topic: str | None) -> None:
-        self._columns = columns
-        self._topic = topic
-        self.next_row = 0
-        """The number of the next row in its partition."""
+    _columns: SinkColumns
+    _topic: str | None
+    next_row: int = field(default=0, init=False)
+    """The number of the next row in its partition."""
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Messages]:
         """Yield the messages of a batch by topic and queue, in the order of rows.
@@ -422,6 +423,7 @@ _COLUMNS_MAX: Final = 8000
 """Characters, at most three bytes each, so that both fit into a message's properties."""
 
 
+@dataclass(eq=False, repr=False)
 class BadRows:
     """Separates the rows of batches.
 
@@ -431,10 +433,9 @@ class BadRows:
             first row.
     """
 
-    def __init__(self, columns: SinkColumns, check: Callable[[pa.RecordBatch, int], None]) -> None:
-        self._columns = columns
-        self._check = check
-        self._kept: list[tuple[pa.RecordBatch, SinkError]] = []
+    _columns: SinkColumns
+    _check: Callable[[pa.RecordBatch, int], None]
+    _kept: list[tuple[pa.RecordBatch, SinkError]] = field(default_factory=list, init=False)
 
     def sift(self, batch: pa.RecordBatch, first: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the parts of a batch that are messages, each with the number of its first row; keep the other rows."""

@@ -13,6 +13,7 @@ import gc
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 _SPARKS_DAEMON = "pyspark.daemon"
@@ -62,11 +63,11 @@ def keep_freed_memory() -> None:
             libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
+@dataclass(eq=False, repr=False)
 class TaskOf(Generic[T, R]):
     """A function of one item, run as a task; as picklable as the function."""
 
-    def __init__(self, work: Callable[[T], Iterable[R]]) -> None:
-        self._work = work
+    _work: Callable[[T], Iterable[R]]
 
     def __call__(self, item: T) -> Iterable[R]:
         """Call the function, in a worker."""

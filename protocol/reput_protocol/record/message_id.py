@@ -8,6 +8,7 @@ import ipaddress
 import itertools
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Final, NamedTuple, Self, overload
@@ -132,6 +133,7 @@ _RUN_IDS_MAX: Final = 0x1_0000
 """So many ids with one prefix are distinct; no block has more records with ids."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class IdRun(Sequence[str]):
     """Consecutive unique ids: a prefix, then numbers in four upper-case hex digits; 0000 follows FFFF.
 
@@ -142,12 +144,9 @@ class IdRun(Sequence[str]):
         first: the number of the first id.
     """
 
-    __slots__ = ("_count", "first", "prefix")
-
-    def __init__(self, prefix: str, first: int, count: int) -> None:
-        self.prefix = prefix
-        self.first = first
-        self._count = count
+    prefix: str
+    first: int
+    _count: int
 
     def __len__(self) -> int:
         return self._count

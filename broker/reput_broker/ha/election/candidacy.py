@@ -11,6 +11,7 @@ seen, and what the others answer that it can reach.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import trio
 
@@ -159,6 +160,7 @@ class Candidacy:
         return max(_LOOK_S, min(end for end in ends if end > 0))
 
 
+@dataclass(eq=False, repr=False)
 class OtherMembers:
     """Asks the other members of a group what they know, before this one campaigns.
 
@@ -170,12 +172,9 @@ class OtherMembers:
         own_log: returns this member's log, to be compared with theirs; None while it is not open.
     """
 
-    def __init__(
-        self, config: BrokerConfig, members: GroupMembers, own_log: Callable[[], OwnLog | None]
-    ) -> None:
-        self._config = config
-        self._members = members
-        self.own_log = own_log
+    _config: BrokerConfig
+    _members: GroupMembers
+    own_log: Callable[[], OwnLog | None]
 
     @property
     def addresses(self) -> dict[int, str]:

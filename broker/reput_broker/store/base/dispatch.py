@@ -15,7 +15,7 @@ import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -27,12 +27,12 @@ from reput_protocol.record.layout import properties_of
 from reput_protocol.record.scan import SEEN, DispatchRows
 
 
+@dataclass(eq=False, repr=False)
 class DeletedTopics:
     """The marks of one directory, in memory and on disk."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._deleted_below: dict[str, int] = {}
+    _path: Path
+    _deleted_below: dict[str, int] = field(default_factory=dict, init=False)
 
     def load(self) -> None:
         """Read the marks; a missing file means that there are none.

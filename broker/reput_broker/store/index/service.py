@@ -12,6 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -614,11 +615,11 @@ class StoreIndex:
         return mark._replace(index_offset=index.position, index_digest=index.digest)
 
 
+@dataclass(eq=False, repr=False)
 class _IndexAlone:
     """Feeds the index what it lacks, while its own `dispatch` does nothing."""
 
-    def __init__(self, index: IndexService) -> None:
-        self._index = index
+    _index: IndexService
 
     def dispatch(self, batch: DispatchBatch) -> None:
         self._index.apply(batch)

@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from reput_broker.store.base.errors import (
@@ -37,6 +38,7 @@ from reput_broker.store.log.mapped_file import MappedFile, OpenMappings
 from reput_protocol.store.files import file_name
 
 
+@dataclass(eq=False, repr=False)
 class FileMaker:
     """Creates files of `file_size` bytes; one at a time, in any thread.
 
@@ -44,15 +46,10 @@ class FileMaker:
     `commit_log_dir_works_again` when a file has been created in it after that.
     """
 
-    def __init__(
-        self,
-        file_size: int,
-        on_event: EventHandler,
-    ) -> None:
-        self._file_size = file_size
-        self._on_event = on_event
-        self._failed: set[Path] = set()
-        self._leftovers: set[Path] = set()
+    _file_size: int
+    _on_event: EventHandler
+    _failed: set[Path] = field(default_factory=set, init=False)
+    _leftovers: set[Path] = field(default_factory=set, init=False)
 
     def make(self, base_offset: int, directories: Iterable[Path]) -> MappedFile:
         """Create the file with this base offset in the first directory that allows it.

@@ -15,6 +15,7 @@ import mmap
 import os
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from reput_broker.store.base.file_io import PAGE_BYTES, write_all
@@ -102,6 +103,7 @@ class WriteBuffer:
         self._map.close()
 
 
+@dataclass(eq=False, repr=False)
 class TransientStorePool:
     """A fixed number of buffers. One thread borrows; any thread may give them back.
 
@@ -110,11 +112,10 @@ class TransientStorePool:
         count: number of buffers.
     """
 
-    def __init__(self, size: int, count: int) -> None:
-        self.size = size
-        self.count = count
-        self._available: deque[WriteBuffer] = deque()
-        self._is_closed = False
+    size: int
+    count: int
+    _available: deque[WriteBuffer] = field(default_factory=deque, init=False)
+    _is_closed: bool = field(default=False, init=False)
 
     def open(self) -> OSError | None:
         """Create the buffers and lock them in memory; return why locking failed, None on success.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.log.mapped_file import MappedFile
@@ -86,14 +87,14 @@ def walk_file(file: MappedFile, sink: RecordSink, *, check_crc: bool, flushed_of
         file.release()
 
 
+@dataclass(eq=False, repr=False)
 class _Walk:
-    def __init__(self, view: memoryview, base_offset: int, sink: RecordSink) -> None:
-        self._view = view
-        self._base_offset = base_offset
-        self._sink = sink
-        self._found: dict[tuple[bytes, int], array[int]] = {}
-        """By queue met so far: the records that the sink has not received."""
-        self._records = 0
+    _view: memoryview
+    _base_offset: int
+    _sink: RecordSink
+    _found: dict[tuple[bytes, int], array[int]] = field(default_factory=dict, init=False)
+    """By queue met so far: the records that the sink has not received."""
+    _records: int = field(default=0, init=False)
 
     def run(self, check_crc: bool, trusted: int) -> FileWalk:
         """Records of queues already met are handled by the kernel, others one by one."""

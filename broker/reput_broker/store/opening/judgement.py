@@ -26,6 +26,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -225,6 +226,7 @@ class _Run(NamedTuple):
         return bisect_left(self.records[1::3], log_offset)
 
 
+@dataclass(eq=False, repr=False)
 class IdentityCheck:
     """Compares the records of a walk with each other and with the queues' entries. Changes nothing.
 
@@ -234,26 +236,18 @@ class IdentityCheck:
         entries_until: every record before this log offset has its entry on disk.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queues: ConsumeQueueTable,
-        deleted: DeletedTopics,
-        from_offset: int,
-        entries_until: int,
-    ) -> None:
-        self.agrees = True
-        """Whether every entry before `entries_until` is right, as far as the walk has come."""
-        self.first: dict[Queue, tuple[int, int]] = {}
-        """Queue offset and log offset of each queue's first record in the walk."""
-        self.ends_at_mark: dict[Queue, tuple[int, bool]] = {}
-        """End of each of these queues at `entries_until`, and whether it started again at 0 on the way."""
-        self._log = log
-        self._queues = queues
-        self._deleted = deleted
-        self._from_offset = from_offset
-        self._entries_until = entries_until
-        self._next: dict[Queue, int] = {}
+    _log: CommitLog
+    _queues: ConsumeQueueTable
+    _deleted: DeletedTopics
+    _from_offset: int
+    _entries_until: int
+    agrees: bool = field(default=True, init=False)
+    """Whether every entry before `entries_until` is right, as far as the walk has come."""
+    first: dict[Queue, tuple[int, int]] = field(default_factory=dict, init=False)
+    """Queue offset and log offset of each queue's first record in the walk."""
+    ends_at_mark: dict[Queue, tuple[int, bool]] = field(default_factory=dict, init=False)
+    """End of each of these queues at `entries_until`, and whether it started again at 0 on the way."""
+    _next: dict[Queue, int] = field(default_factory=dict, init=False)
 
     def take(self, records: QueuedRecords) -> None:
         """Compare the next records of the walk.

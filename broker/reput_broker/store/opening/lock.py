@@ -29,6 +29,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PosixPath
 
 from reput_broker.store.base.errors import (
@@ -450,11 +451,11 @@ def remove_empty(made: list[Path], *, keep: Iterable[Path] = ()) -> None:
                 path.rmdir()
 
 
+@dataclass(eq=False, repr=False)
 class AbortMarker:
     """The marker of one store directory."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     @property
     def exists(self) -> bool:

@@ -12,6 +12,7 @@ places where the time is passed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Literal, NamedTuple
@@ -93,22 +94,15 @@ class _Found(NamedTuple):
     right: int
 
 
+@dataclass(eq=False, repr=False)
 class _TimeLookUp:
     """One look-up: choose the file by the times of its ends, then search in it."""
 
-    def __init__(
-        self,
-        files: SparseFileQueue,
-        store_time_of: StoreTimeOf,
-        min_logic_offset: int,
-        min_physical_offset: int,
-        file_times: FileTimes,
-    ) -> None:
-        self.files = files
-        self.store_time_of = store_time_of
-        self.min_logic_offset = min_logic_offset
-        self.min_physical_offset = min_physical_offset
-        self.file_times = file_times
+    files: SparseFileQueue
+    store_time_of: StoreTimeOf
+    min_logic_offset: int
+    min_physical_offset: int
+    file_times: FileTimes
 
     def lower(self, timestamp_ms: int) -> int:
         files = self.files

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,16 +33,14 @@ from reput_protocol.store.files import file_name
 from reput_protocol.store.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class QueueFile:
     """A leased open file; `fd` is valid until the lease is released."""
 
-    __slots__ = ("fd", "leases", "listed", "path")
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self.fd = fd
-        self.leases = 0
-        self.listed = True
+    path: Path
+    fd: int
+    leases: int = field(default=0, init=False)
+    listed: bool = field(default=True, init=False)
 
 
 class QueueFileCache:

@@ -11,6 +11,7 @@ message to another one, and no reader notices.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from reput_broker.store.base.dispatch import (
@@ -64,6 +65,7 @@ class QueueGap(StoreError):
         self.physical_offset = physical_offset
 
 
+@dataclass(eq=False, repr=False)
 class ConsumeQueueBuilder:
     """Writes entries to queues; existing entries are recognised by their log offset and skipped.
 
@@ -71,11 +73,10 @@ class ConsumeQueueBuilder:
         bit_maps_of: computes the bit maps of extended entries.
     """
 
-    def __init__(self, queues: ConsumeQueueTable, bit_maps_of: FilterBitMaps | None = None) -> None:
-        self._queues = queues
-        self._bit_maps_of = bit_maps_of
-        self.entries = 0
-        """Number of entries of all queues, once the owner has set the initial number."""
+    _queues: ConsumeQueueTable
+    _bit_maps_of: FilterBitMaps | None = None
+    entries: int = field(default=0, init=False)
+    """Number of entries of all queues, once the owner has set the initial number."""
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Write the entries of the batch, one write per queue.

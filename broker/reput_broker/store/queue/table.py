@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -309,13 +310,13 @@ _NEAR_END_UNITS = 1024
 _SAMPLED_UNITS = 16
 
 
+@dataclass(eq=False, repr=False)
 class QueueOffsets:
     """Looks up queue offsets, for the owner of the store."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueueTable, memory_bytes: int) -> None:
-        self._log = log
-        self._queues = queues
-        self._memory_bytes = memory_bytes
+    _log: CommitLog
+    _queues: ConsumeQueueTable
+    _memory_bytes: int
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The queue offset of the first message that is still in the log, 0 for an unknown queue."""

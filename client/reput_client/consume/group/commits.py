@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -42,12 +43,12 @@ def offset_file(group: str, instance: str, environment: Mapping[str, str] = os.e
     return directory / instance / group / "offsets.json"
 
 
+@dataclass(eq=False, repr=False)
 class FileOwner:
     """Exclusive use of an offset file among all processes."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: int | None = None
+    _path: Path
+    _descriptor: int | None = field(default=None, init=False)
 
     def acquire(self) -> None:
         """Lock the file. Idempotent.
@@ -108,14 +109,14 @@ class CommittedOffsets(Protocol):
         """
 
 
+@dataclass(eq=False, repr=False)
 class OffsetsAtBroker(CommittedOffsets):
     """Offsets at the broker (RocketMQ: RemoteBrokerOffsetStore)."""
 
     needs_master = True
 
-    def __init__(self, offsets: OffsetRequests, group: str) -> None:
-        self._offsets = offsets
-        self._group = group
+    _offsets: OffsetRequests
+    _group: str
 
     @override
     async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:
@@ -130,13 +131,13 @@ class OffsetsAtBroker(CommittedOffsets):
         )
 
 
+@dataclass(eq=False, repr=False)
 class OffsetsInStore(CommittedOffsets):
     """Offsets in an `OffsetStore`, such as the file of a broadcasting member."""
 
     needs_master = False
 
-    def __init__(self, store: OffsetStore) -> None:
-        self._store = store
+    _store: OffsetStore
 
     @override
     async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:

@@ -356,23 +356,16 @@ class LockAnswers:
     unanswered: set[MessageQueue] = field(default_factory=set)
 
 
+@dataclass(eq=False, repr=False)
 class QueueLocks(Chore):
     """Obtains, renews and frees locks; a background chore of orderly members."""
 
-    def __init__(
-        self,
-        session: Session,
-        group: str,
-        fetcher: Fetcher,
-        membership: Membership,
-        handover: Handover,
-    ) -> None:
-        self._session = session
-        self._group = group
-        self._fetcher = fetcher
-        self._membership = membership
-        self._handover = handover
-        self._due_at = math.inf
+    _session: Session
+    _group: str
+    _fetcher: Fetcher
+    _membership: Membership
+    _handover: Handover
+    _due_at: float = field(default=math.inf, init=False)
 
     def begin(self) -> None:
         """Start to renew locks."""

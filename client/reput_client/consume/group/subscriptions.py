@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
@@ -151,15 +152,15 @@ def consume_from_where(start: Start) -> ConsumeFromWhere:
     return _WHERE.get(start if isinstance(start, str) else "", ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
 
 
+@dataclass(eq=False, repr=False)
 class StartingPoints:
     """Determines where a group begins in a queue."""
 
-    def __init__(self, offsets: OffsetRequests, start: Start, retry: str | None) -> None:
-        self.late_topics: set[str] = set()
-        """Topics created after this member joined, to be read from the beginning."""
-        self._offsets = offsets
-        self._start = start
-        self._retry = retry
+    _offsets: OffsetRequests
+    _start: Start
+    _retry: str | None
+    late_topics: set[str] = field(default_factory=set, init=False)
+    """Topics created after this member joined, to be read from the beginning."""
 
     async def first(self, queue: MessageQueue) -> int:
         """Return where a group without an offset begins. Redelivered messages are never skipped."""

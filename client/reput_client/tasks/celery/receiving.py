@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -42,12 +43,12 @@ OnFailed: TypeAlias = "Callable[[Exception], None]"
 """Called with what has ended a receiver, in its thread."""
 
 
+@dataclass(eq=False, repr=False)
 class Delivery:
     """A received message, until it is settled."""
 
-    def __init__(self, message: ReceivedMessage, receiver: Receiver) -> None:
-        self.message = message
-        self.receiver = receiver
+    message: ReceivedMessage
+    receiver: Receiver
 
     def done(self) -> None:
         """The queue is done with the message."""
