@@ -37,9 +37,7 @@ def main() -> None:
     """Run every measurement and print one line each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument(
-        "--spread", type=float, default=20.0, help="seconds within which the messages are due"
-    )
+    parser.add_argument("--spread", type=float, default=20.0, help="seconds within which the messages are due")
     parser.add_argument("--lead", type=float, help="seconds until the first is due (1/4,000 s a message)")
     parser.add_argument("--only", choices=sorted(MEASURES), help="run only this measurement")
     parser.add_argument("--json", action="store_true")
@@ -66,16 +64,9 @@ def times_of_their_own(running: RunningBroker, count: int, spread_s: float, lead
     )
     seconds, _ = send(running, messages, count)
     left_s = begin_ms / 1000 - time.time()
-    row = {
-        "measure": "times of their own",
-        "messages": count,
-        "due_in_s": spread_s,
-        "sent_per_s": int(count / seconds),
-    }
+    row = {"measure": "times of their own", "messages": count, "due_in_s": spread_s, "sent_per_s": int(count / seconds)}
     if left_s < 0:
-        row["note"] = (
-            f"sending took {-left_s:.1f} s too long: some were due before all were sent; use a longer --lead"
-        )
+        row["note"] = f"sending took {-left_s:.1f} s too long: some were due before all were sent; use a longer --lead"
     return row | watch(running, due_ms)
 
 

@@ -90,7 +90,5 @@ def write_curves(
             f'<text x="{across(x):.1f}" y="{top + _HIGH + 18}" text-anchor="middle" fill="{_INK}">{escape(name)}</text>'
         )
     middle = left + _WIDE / 2
-    parts.append(
-        f'<text x="{middle}" y="{height - 6}" text-anchor="middle" fill="{_INK}">{escape(x_title)}</text>'
-    )
+    parts.append(f'<text x="{middle}" y="{height - 6}" text-anchor="middle" fill="{_INK}">{escape(x_title)}</text>')
     path.write_text("\n".join([*parts, "</svg>"]) + "\n")

@@ -107,14 +107,11 @@ def _put(producer: Producer) -> str:
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rows = failover(parser.parse_args().rounds)
     lines = [
-        [row.measure, *(f"{value:g}" for value in (row.reput, row.facts["worst"], row.baseline or 0.0))]
-        for row in rows
+        [row.measure, *(f"{value:g}" for value in (row.reput, row.facts["worst"], row.baseline or 0.0))] for row in rows
     ]
     print("\n".join(aligned([["measure", "median s", "worst s", "goal s"], *lines])))
 

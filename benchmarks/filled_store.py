@@ -52,12 +52,7 @@ def blocks(messages: int, size: int) -> Iterator[tuple[int, int, bytearray]]:
         queue_id = start // BATCH % QUEUES
         block = encode_put_block(
             [
-                Message(
-                    TOPIC,
-                    random[number % _RANDOM_BYTES :][:size],
-                    tag=f"tag{number % 8}",
-                    keys=[key_of(number)],
-                )
+                Message(TOPIC, random[number % _RANDOM_BYTES :][:size], tag=f"tag{number % 8}", keys=[key_of(number)])
                 for number in numbers
             ],
             TOPIC,

@@ -67,9 +67,7 @@ def main() -> None:
 
 def evaluating(expression: str, rounds: int) -> dict[str, object]:
     """Evaluate an expression on the properties of a thousand records."""
-    texts = [
-        encode_properties_text(_message(number, 0), f"7F0000010001{number:020X}") for number in range(RECORDS)
-    ]
+    texts = [encode_properties_text(_message(number, 0), f"7F0000010001{number:020X}") for number in range(RECORDS)]
     plain = EXPRESSIONS[expression]
     matches = SqlFilter.parse(expression).matches
     expected = [plain(decode_properties(text)) for text in texts]

@@ -57,13 +57,9 @@ class Job:
 
 def main() -> None:
     """Run every measurement and print one line each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--messages", type=int, default=200_000, help="drained in each round; 1000000 is full scale"
-    )
+    parser.add_argument("--messages", type=int, default=200_000, help="drained in each round; 1000000 is full scale")
     parser.add_argument("--sends", type=int, default=2_000, help="messages of each latency round")
     parser.add_argument("--only", help="measurements whose names contain this")
     parser.add_argument("--json", action="store_true")
@@ -98,9 +94,7 @@ def drain(
             for number in range(arguments.rounds):
                 by_pulls = _drained(plain, server, count, f"pulls{number}", {})
                 rounds.append((*by_pulls, *_drained(member, server, count, f"group{number}", options)))
-        pulls_s, pulls_cpu, group_s, group_cpu = (
-            statistics.median(column) for column in zip(*rounds, strict=True)
-        )
+        pulls_s, pulls_cpu, group_s, group_cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
         return {
             "messages": count,
             "pulls msg/s": round(count / pulls_s),
@@ -114,11 +108,7 @@ def drain(
 
 
 def _drained(
-    work: Callable[[Job, Start], None],
-    server: RunningBroker,
-    count: int,
-    group: str,
-    options: dict[str, Any],
+    work: Callable[[Job, Start], None], server: RunningBroker, count: int, group: str, options: dict[str, Any]
 ) -> tuple[float, float]:
     """Return the seconds it took, and the processor seconds of all processes, including the broker."""
     ready = multiprocessing.Barrier(MEMBERS + 1)
@@ -169,12 +159,7 @@ def pull_blocking(job: Job, ready: Start) -> None:
         while left > 0:
             for queue_id in job.queues:
                 result = consumer.pull(
-                    TOPIC,
-                    queue_id,
-                    offsets[queue_id],
-                    max_messages=PULL_MESSAGES,
-                    wait_s=0.0,
-                    read_ahead=True,
+                    TOPIC, queue_id, offsets[queue_id], max_messages=PULL_MESSAGES, wait_s=0.0, read_ahead=True
                 )
                 for message in result.messages:
                     _check(message)
@@ -194,12 +179,7 @@ def pull_trio(job: Job, ready: Start) -> None:
             while left > 0:
                 for queue_id in job.queues:
                     result = await consumer.pull(
-                        TOPIC,
-                        queue_id,
-                        offsets[queue_id],
-                        max_messages=PULL_MESSAGES,
-                        wait_s=0.0,
-                        read_ahead=True,
+                        TOPIC, queue_id, offsets[queue_id], max_messages=PULL_MESSAGES, wait_s=0.0, read_ahead=True
                     )
                     for message in result.messages:
                         _check(message)
@@ -240,9 +220,7 @@ def member_trio(job: Job, ready: Start) -> None:
     """Consume as a member, under trio."""
 
     async def work() -> None:
-        async with reput_client.Consumer(
-            job.address, group=job.group, topic=TOPIC, orderly=job.orderly
-        ) as consumer:
+        async with reput_client.Consumer(job.address, group=job.group, topic=TOPIC, orderly=job.orderly) as consumer:
             for _ in range(6000):
                 if _is_settled(consumer):
                     break
@@ -313,10 +291,7 @@ def _put_and_pull(address: str, sends: int, ack: Ack) -> list[float]:
     """Put a message and then pull it, with one client."""
     found = []
     body = bytes(SIZE)
-    with (
-        blocking.Producer(address) as producer,
-        blocking.PullConsumer(address, group="plain") as consumer,
-    ):
+    with blocking.Producer(address) as producer, blocking.PullConsumer(address, group="plain") as consumer:
         for _ in range(sends + 200):
             started_at = time.perf_counter()
             receipt = producer.send(reput_client.Message(TOPIC, body, tag=TAG), ack=ack)

@@ -38,9 +38,7 @@ class IdleClient:
         data = HeartbeatData(f"10.0.{number >> 8}.{number & 255}@{4711 + number}#12345678901234", [
             ConsumerData(group, subscriptions=subscriptions)
         ])  # fmt: skip
-        self._heartbeat = encode_frame(
-            Header(RequestCode.HEART_BEAT, 1, ext={}), HeaderType.JSON, data.to_json()
-        )
+        self._heartbeat = encode_frame(Header(RequestCode.HEART_BEAT, 1, ext={}), HeaderType.JSON, data.to_json())
 
     def heartbeat(self) -> None:
         """Send a heartbeat and wait for its answer; notifications in between are dropped."""
@@ -94,9 +92,7 @@ def measure(server: RunningBroker, count: int, groups: int) -> None:
     for client in clients:
         client.heartbeat()
     used = server.cpu_s() - before
-    print(
-        f"a heartbeat: {1e6 * used / count:.0f} us of processor time; every 30 s that is {used / 30:.3f} of a core"
-    )
+    print(f"a heartbeat: {1e6 * used / count:.0f} us of processor time; every 30 s that is {used / 30:.3f} of a core")
     before, started_at = server.cpu_s(), time.perf_counter()
     time.sleep(10.0)
     print(f"doing nothing: {(server.cpu_s() - before) / (time.perf_counter() - started_at):.3f} of a core")

@@ -32,9 +32,7 @@ _RUNS = 300
 _REPEATED = 200
 _SERIES = 500
 
-_PUT = Header(
-    RequestCode.PUT_MESSAGE, 4711, 0, None, {"topic": "orders", "queueId": 3, "count": 16, "ack": "flushed"}
-)
+_PUT = Header(RequestCode.PUT_MESSAGE, 4711, 0, None, {"topic": "orders", "queueId": 3, "count": 16, "ack": "flushed"})
 _ANSWER = Header(
     0,
     4711,
@@ -71,9 +69,7 @@ def _msgspec_encode(header: Header) -> bytes:
 
 def _msgspec_decode(data: bytes) -> Header:
     found = _decoded(data)
-    return Header(
-        found.code, found.opaque, found.flag, found.remark, found.ext, found.language, found.version
-    )
+    return Header(found.code, found.opaque, found.flag, found.remark, found.ext, found.language, found.version)
 
 
 def _least_us(call: Callable[[], object], repeated: int = _REPEATED) -> float:
@@ -96,9 +92,7 @@ def headers() -> list[list[str]]:
             ("encoded", lambda h=header: encode_msgpack_header(h), lambda h=header: _msgspec_encode(h)),
             ("decoded", lambda d=data: decode_msgpack_header(d), lambda d=data: _msgspec_decode(d)),
         ):
-            rows.append(
-                [f"{name}, {verb}", f"{len(data)}", figure(_least_us(ours)), figure(_least_us(other))]
-            )
+            rows.append([f"{name}, {verb}", f"{len(data)}", figure(_least_us(ours)), figure(_least_us(other))])
     return rows
 
 
@@ -129,10 +123,7 @@ def exposition() -> list[list[str]]:
     assert len(own.splitlines()) == len(generate_latest(registry).splitlines())
     return [
         ["Text of the metrics page", "a series, µs"],
-        [
-            "observe/exposition.py",
-            figure(_least_us(lambda: b"".join(write_family(spec, scrape, TEXT)), 1) / _SERIES),
-        ],
+        ["observe/exposition.py", figure(_least_us(lambda: b"".join(write_family(spec, scrape, TEXT)), 1) / _SERIES)],
         ["prometheus_client", figure(_least_us(lambda: generate_latest(registry), 1) / _SERIES)],
     ]
 

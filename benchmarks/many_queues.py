@@ -31,10 +31,7 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--groups", type=int, default=1000)
     arguments = parser.parse_args()
-    with (
-        broker("async", STORE__COMMIT_LOG_FILE_SIZE="64MiB") as server,
-        Admin(server.address, timeout_s=30.0) as admin,
-    ):
+    with broker("async", STORE__COMMIT_LOG_FILE_SIZE="64MiB") as server, Admin(server.address, timeout_s=30.0) as admin:
         measure_groups(server, admin, arguments.groups)
         measure_queues(server, admin, arguments.queues)
         for page in ("/metrics", "/metrics/rocketmq"):
@@ -55,9 +52,7 @@ def measure_groups(server: RunningBroker, admin: Admin, count: int) -> None:
     started_at = time.perf_counter()
     listed = len(admin.list_groups())
     took = time.perf_counter() - started_at
-    print(
-        f"{count} groups with {_QUEUES_A_GROUP} offsets: {each:.1f} KiB each; {listed} listed in {took:.3f} s"
-    )
+    print(f"{count} groups with {_QUEUES_A_GROUP} offsets: {each:.1f} KiB each; {listed} listed in {took:.3f} s")
 
 
 def measure_queues(server: RunningBroker, admin: Admin, count: int) -> None:

@@ -53,9 +53,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (5); one before warms up")
     parser.add_argument("--seconds", type=float, default=1.5, help="how long a producer sends (1.5)")
     parser.add_argument(
@@ -63,9 +61,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--systems", default="", help="only those whose label contains one of these words")
     parser.add_argument(
-        "--no-java",
-        action="store_true",
-        help="skip RocketMQ's own benchmark, as with --workloads and --systems",
+        "--no-java", action="store_true", help="skip RocketMQ's own benchmark, as with --workloads and --systems"
     )
     parser.add_argument("--write", type=Path, help="write peers.md and the plots to this directory")
     return parser.parse_args()
@@ -73,9 +69,7 @@ def _arguments() -> argparse.Namespace:
 
 def _systems(words: str) -> Sequence[System]:
     wanted = [word.strip().lower() for word in words.split(",") if word.strip()]
-    systems = [
-        system for system in SYSTEMS if not wanted or any(word in system.label.lower() for word in wanted)
-    ]
+    systems = [system for system in SYSTEMS if not wanted or any(word in system.label.lower() for word in wanted)]
     if not systems:
         raise SystemExit(f"error: no system has {words!r} in {', '.join(system.label for system in SYSTEMS)}")
     return systems
@@ -96,9 +90,7 @@ def _head(measured: Measured, systems: Sequence[System], arguments: argparse.Nam
         version = measured.versions.get(system.server.name)
         if version is None:
             continue
-        lines.append(
-            f"- {system.label} {fetch.client_version(system.package)}, server {version}: {_settings(system)}"
-        )
+        lines.append(f"- {system.label} {fetch.client_version(system.package)}, server {version}: {_settings(system)}")
     return "\n".join(lines)
 
 
@@ -113,9 +105,7 @@ def _settings(system: System) -> str:
     return "; ".join(told)
 
 
-def _draw(
-    measured: Measured, workloads: Sequence[Workload], systems: Sequence[System], directory: Path
-) -> None:
+def _draw(measured: Measured, workloads: Sequence[Workload], systems: Sequence[System], directory: Path) -> None:
     """Write a plot for every row: `peers-ROW.svg`."""
     for name, title, workload in rows_of(workloads):
         figures = [
@@ -125,9 +115,7 @@ def _draw(
         ]
         is_time = workload.kind == "paced" or (workload.kind == "windowed" and workload.in_flight == 1)
         share = "p99" if workload.kind == "paced" else "p50"
-        bars = [
-            (label, getattr(one, share) if is_time else one.rate) for label, one in figures if not one.fault
-        ]
+        bars = [(label, getattr(one, share) if is_time else one.rate) for label, one in figures if not one.fault]
         if len(bars) < 2:
             continue
         unit = f"us, {share}, less is better" if is_time else "messages a second"

@@ -28,14 +28,7 @@ from reput_client import Admin
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_proxy import messaging_pb2 as pb
 from servers import RunningBroker, RunningProcess, broker
-from support.grpc_client import (
-    GrpcClient,
-    Telemetry,
-    client_of,
-    consumer_settings,
-    message,
-    producer_settings,
-)
+from support.grpc_client import GrpcClient, Telemetry, client_of, consumer_settings, message, producer_settings
 from support.maven import Unreachable
 from tables import aligned
 
@@ -198,9 +191,7 @@ async def _create(address: str) -> None:
         for topic, kind in ((TOPIC, "NORMAL"), (FIFO, "FIFO")):
             await admin.create_topic(topic, queues=8, message_type=kind)
         for topic in (TOPIC, FIFO):
-            await admin.put_group(
-                SubscriptionGroupConfig(f"group-{topic}", consume_message_orderly=topic == FIFO)
-            )
+            await admin.put_group(SubscriptionGroupConfig(f"group-{topic}", consume_message_orderly=topic == FIFO))
 
 
 def measure(kinds: Sequence[str], rounds: int, chosen: Sequence[Case]) -> dict[tuple[str, str], list[Cost]]:
@@ -236,8 +227,7 @@ def table(found: dict[tuple[str, str], list[Cost]], kinds: Sequence[str], chosen
         for kind in kinds:
             costs = found[case.name, kind]
             median = [
-                statistics.median(getattr(cost, name) for cost in costs)
-                for name in ("proxy_s", "broker_s", "time_s")
+                statistics.median(getattr(cost, name) for cost in costs) for name in ("proxy_s", "broker_s", "time_s")
             ]
             row += [f"{1e6 * median[0]:.0f}", f"{1e6 * median[1]:.0f}", f"{1 / median[2]:.0f}"]
             medians.append(statistics.median(cost.cpu_s for cost in costs))
@@ -276,9 +266,7 @@ async def _load_of(place: Place, seconds: float) -> list[str]:
     before, started_at = place.cpu_s(), time.perf_counter()
     # In a process of its own: this one is busy with the others.
     arguments = ["--behaved", place.address, str(seconds)]
-    behaved = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE
-    )
+    behaved = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE)
     text, _ = await behaved.communicate()
     used = (place.cpu_s() - before) / (time.perf_counter() - started_at)
     return [f"{place.memory_mib('RssAnon'):.0f}", f"{100 * used:.0f} %", *text.decode().split()]
@@ -301,9 +289,7 @@ async def behave(address: str, seconds: float) -> str:
 
 def main() -> int:
     """Parse the arguments, measure, print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each case (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="how many messages, as a factor (1)")
     parser.add_argument("--case", default="", help="only cases with this text in their name")

@@ -47,9 +47,7 @@ _JAVA_PROGRAMS: Final = java_benchmark.PROGRAMS[1:3]
 
 def main() -> None:
     """Run every measurement and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of messages")
     parser.add_argument("--only", choices=MEASURES, help="run only this measurement")
@@ -80,11 +78,7 @@ def against_alone(rounds: int, scale: float) -> list[Row]:
     kinds = {
         "64 in flight": replace(plan, messages=int(20_000 * scale), in_flight=64, warmup=500),
         "blocks of 64, 8 in flight": replace(
-            plan,
-            messages=int(200_000 * scale) // BATCH * BATCH,
-            in_flight=8,
-            batch=BATCH,
-            warmup=10 * BATCH,
+            plan, messages=int(200_000 * scale) // BATCH * BATCH, in_flight=8, batch=BATCH, warmup=10 * BATCH
         ),
     }
     pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
@@ -108,11 +102,7 @@ def replicated_pair(flush: str) -> Iterator[tuple[RunningBroker, RunningBroker]]
     """Run a master and its slave until the block ends; they are in sync when it begins."""
     ha_port = str(free_port())
     with broker(flush, HA_PORT=ha_port, HA__IN_SYNC_REPLICAS="2") as master:
-        own = {
-            "HA__ROLE": "SLAVE",
-            "HA__MASTER": master.address,
-            "HA__MASTER_HA_ADDRESS": f"127.0.0.1:{ha_port}",
-        }
+        own = {"HA__ROLE": "SLAVE", "HA__MASTER": master.address, "HA__MASTER_HA_ADDRESS": f"127.0.0.1:{ha_port}"}
         with broker(flush, BROKER_ID="1", **own) as slave:
             _wait_until_in_sync(master)
             yield master, slave

@@ -71,9 +71,7 @@ def main() -> None:
     facts = ", ".join(f"{name} {value}" for name, value in host_facts().items())
     print(f"\nmedians of {arguments.rounds} rounds, {time.perf_counter() - started_at:.0f} s; {facts}")
     if any((row.spread or 0.0) > NOISY_SPREAD for row in rows):
-        print(
-            f"noisy: the rounds differ by more than {NOISY_SPREAD:.0%} of their median; compare ratios only"
-        )
+        print(f"noisy: the rounds differ by more than {NOISY_SPREAD:.0%} of their median; compare ratios only")
 
 
 # -- against the echo server ---------------------------------------------------------------------------------------
@@ -97,9 +95,7 @@ def pipelined_singles(scene: Scene) -> Row:
     count = int(100_000 * scene.scale)
 
     def measure(topic: str) -> tuple[float, float]:
-        plan = BenchPlan(
-            scene.server.address, topic, count, SIZE, ack="page_cache", in_flight=256, warmup=500
-        )
+        plan = BenchPlan(scene.server.address, topic, count, SIZE, ack="page_cache", in_flight=256, warmup=500)
         return produce(plan).rate, scene.echo.pipelined(Payloads(SIZE), count, 256, 1)
 
     return Row.of_pairs("pipelined singles, page_cache, async flush", "msg/s", scene.pairs(measure))
@@ -160,9 +156,7 @@ def flushed_share(rounds: int, scale: float) -> Row:
     with broker("sync") as server:
 
         def rate(ack: Ack) -> float:
-            plan = BenchPlan(
-                server.address, new_topic(server), count, SIZE, ack=ack, in_flight=64, warmup=500
-            )
+            plan = BenchPlan(server.address, new_topic(server), count, SIZE, ack=ack, in_flight=64, warmup=500)
             return produce(plan).rate
 
         for _ in range(rounds):
@@ -189,9 +183,7 @@ def file_waits(rounds: int, scale: float) -> Row:
     with broker("async", STORE__COMMIT_LOG_FILE_SIZE=f"{FILE_MIB}MiB") as server:
         for _ in range(rounds):
             before = server.metric("reput_log_file_waits_total")
-            plan = BenchPlan(
-                server.address, new_topic(server), count, SIZE, ack="page_cache", in_flight=8, batch=BATCH
-            )
+            plan = BenchPlan(server.address, new_topic(server), count, SIZE, ack="page_cache", in_flight=8, batch=BATCH)
             produce(plan)
             waits.append(server.metric("reput_log_file_waits_total") - before)
         files = server.metric("reput_storage_end_offset_bytes") / (FILE_MIB << 20)
@@ -230,16 +222,10 @@ def memory(_: int, scale: float) -> Row:
     count = max(1, int(1_000_000 * scale) // BATCH) * BATCH
     with broker("async") as server:
         topic = new_topic(server)
-        produce(
-            BenchPlan(
-                server.address, topic, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH, many=True
-            )
-        )
+        produce(BenchPlan(server.address, topic, count, SIZE, ack="page_cache", in_flight=8, batch=BATCH, many=True))
         consume(BenchPlan(server.address, topic, count, SIZE, queues=QUEUES))
         used = round(server.memory_mib("RssAnon"), 1)
-    return Row(
-        "private memory after messages in and out", "MiB RssAnon", used, facts={"messages": float(count)}
-    )
+    return Row("private memory after messages in and out", "MiB RssAnon", used, facts={"messages": float(count)})
 
 
 # -- doing and checking --------------------------------------------------------------------------------------------
@@ -335,11 +321,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """Return the row's cells as text."""
         baseline = "" if self.baseline is None else figure(self.baseline)
-        notes = (
-            []
-            if self.baseline is None or self.baseline_is == "echo"
-            else [f"compared with {self.baseline_is}"]
-        )
+        notes = [] if self.baseline is None or self.baseline_is == "echo" else [f"compared with {self.baseline_is}"]
         if self.spread is not None and self.spread > NOISY_SPREAD:
             notes.append("noisy")
         notes += [f"{name} {figure(value)}" for name, value in self.facts.items()]
@@ -393,9 +375,7 @@ class EchoClient:
     def frame(self, messages: list[Message], ack: str) -> bytes:
         """Return the PutMessage frame that a producer would send."""
         self._opaque += 1
-        block = encode_put_block(
-            messages, topic=self._topic, queue_id=0, born_timestamp_ms=time.time_ns() // 1_000_000
-        )
+        block = encode_put_block(messages, topic=self._topic, queue_id=0, born_timestamp_ms=time.time_ns() // 1_000_000)
         header = PutMessageHeader(self._topic, 0, len(messages), AckLevel(ack))
         ext = header.to_ext(HeaderType.MSGPACK)
         return encode_frame(Header(RequestCode.PUT_MESSAGE, self._opaque, ext=ext), HeaderType.MSGPACK, block)
@@ -417,10 +397,7 @@ class EchoClient:
         for start in range(0, count, in_flight * batch):
             frames = [
                 self.frame(
-                    [
-                        Message(self._topic, payloads.make(n), tag="bench")
-                        for n in range(first, first + batch)
-                    ],
+                    [Message(self._topic, payloads.make(n), tag="bench") for n in range(first, first + batch)],
                     "page_cache",
                 )
                 for first in range(start, min(start + in_flight * batch, count), batch)

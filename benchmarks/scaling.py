@@ -60,9 +60,7 @@ class Point:
 
 def main() -> None:
     """Measure along every axis, print the table, and draw the curves with --write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=4.0, help="for each point, about (4)")
     parser.add_argument("--gib", type=float, default=1.0, help="the largest store (1); takes as much disk")
     parser.add_argument("--only", choices=sorted(AXES), help="run only this axis")
@@ -176,12 +174,7 @@ def sizes(seconds: float, _: float) -> Iterable[Point]:
             topic = _new_topic(server, 4)
             name = f"{size // KIB:,} KiB" if size >= KIB else f"{size} B"
             yield _timed(
-                server,
-                "message size",
-                size,
-                name,
-                size,
-                partial(_send_many, server.address, topic, size, seconds),
+                server, "message size", size, name, size, partial(_send_many, server.address, topic, size, seconds)
             )
 
 
@@ -309,9 +302,7 @@ def _stored(server: RunningBroker) -> int:
     return int(server.metric("reput_messages_in_total"))
 
 
-def _send_many(
-    address: str, topic: str, size: int, seconds: float, begin: Callable[[], None]
-) -> tuple[int, float]:
+def _send_many(address: str, topic: str, size: int, seconds: float, begin: Callable[[], None]) -> tuple[int, float]:
     payloads = Payloads(size)
     sent = 0
     step = max(8, min(16_384, (16 << 20) // size))

@@ -38,10 +38,7 @@ from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.rights import Rule, rule_of
 from reput_protocol.wire.header import Header, HeaderType
-from reput_protocol.wire.signature import (
-    Credentials,
-    signed_by,
-)
+from reput_protocol.wire.signature import Credentials, signed_by
 from tables import NOISY_SPREAD, aligned, figure, spread_of
 
 _USER: Final = Credentials("bench", "a-secret-for-the-benchmark")
@@ -71,9 +68,7 @@ MODES: Final = (
 
 def main() -> None:
     """Measure and print both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="how long a run counts (3)")
     parser.add_argument("--backlog", type=int, default=500_000, help="messages to consume at most in a run")
@@ -184,9 +179,7 @@ def _security(directory: Path) -> Security:
     certificate, key = directory / "broker.pem", directory / "broker.key"
     made: list[str | Path] = ["-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=127.0.0.1"]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    done = subprocess.run(
-        ["openssl", "req", "-x509", *kind, *made], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["openssl", "req", "-x509", *kind, *made], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Missing(f"openssl ended with {done.returncode}: {done.stderr.strip()[-300:]}")
     return Security(certificate, key)
@@ -267,9 +260,7 @@ def _check_s(user: User, size: int) -> float:
     ext = signed_by(_USER, fields, body, version=ROCKETMQ_VERSION)
     header = Header(int(RequestCode.SEND_MESSAGE_V2), 1, 0, ext=ext, version=ROCKETMQ_VERSION)
     counters = Counters()
-    client = cast(
-        "Client", SimpleNamespace(peer="127.0.0.1:1", principal=None, signatures=None, unauthenticated=0)
-    )
+    client = cast("Client", SimpleNamespace(peer="127.0.0.1:1", principal=None, signatures=None, unauthenticated=0))
     traffic = counters.requests[HeaderType.BINARY, header.code]
     count = max(10, _CHECKS * (1 << 10) // (size + (1 << 13)))
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:

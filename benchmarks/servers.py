@@ -63,9 +63,7 @@ class RunningBroker(RunningProcess):
         """Return the sum of all samples of a metric."""
         with urllib.request.urlopen(f"{self.http}/metrics", timeout=5.0) as answer:
             lines = answer.read().decode().splitlines()
-        return sum(
-            float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))
-        )
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def histogram(self, name: str) -> dict[float, float]:
         """Return the number of observations up to each upper bound."""
@@ -122,9 +120,7 @@ def broker_on(directory: Path, flush: str, **options: str) -> Iterator[RunningBr
     try:
         http = f"http://127.0.0.1:{http_port}"
         _wait_ready(f"{http}/readyz", process)
-        yield RunningBroker(
-            process.pid, f"127.0.0.1:{port}", http, time.perf_counter() - started_at, directory
-        )
+        yield RunningBroker(process.pid, f"127.0.0.1:{port}", http, time.perf_counter() - started_at, directory)
     finally:
         process.terminate()
         process.wait()

@@ -120,9 +120,7 @@ class Turns:
         self.rounds = rounds
         self._memory = memory
 
-    def take(
-        self, rows: int, ways: Mapping[str, Way], *, but: int = 0, broker: int = 0
-    ) -> dict[str, list[Spent]]:
+    def take(self, rows: int, ways: Mapping[str, Way], *, but: int = 0, broker: int = 0) -> dict[str, list[Spent]]:
         """Return the times of each way's rounds.
 
         Args:
@@ -158,8 +156,7 @@ def compared(
     """Return a line of rows per second; ours is divided by `cores`."""
     ratios = [base.wall / mine.wall / cores for mine, base in zip(ours, baseline, strict=True)]
     cpu = [
-        (base.cpu + base.broker_cpu) / (mine.cpu + mine.broker_cpu)
-        for mine, base in zip(ours, baseline, strict=True)
+        (base.cpu + base.broker_cpu) / (mine.cpu + mine.broker_cpu) for mine, base in zip(ours, baseline, strict=True)
     ]
     return Line(
         name,

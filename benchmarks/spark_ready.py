@@ -114,8 +114,6 @@ def _ready_batch(of: Any) -> Any:
     values = {"string": "some text", "binary": _BODY}
     arrays = []
     for field in schema:
-        value: Any = (
-            [("name", "value")] * 5 if pa.types.is_map(field.type) else values.get(str(field.type), 1)
-        )
+        value: Any = [("name", "value")] * 5 if pa.types.is_map(field.type) else values.get(str(field.type), 1)
         arrays.append(pa.array([value] * BATCH_ROWS, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -32,17 +32,7 @@ from reput_pipeline.data_source import register
 from reput_pipeline.jobs.run import run_job
 from reput_pipeline.spark.session import make_session
 from servers import RunningBroker, broker, broker_on
-from spark_measure import (
-    Line,
-    LostRows,
-    Turns,
-    Way,
-    WorkerMemory,
-    compared,
-    per_cpu_second,
-    print_table,
-    rows_of,
-)
+from spark_measure import Line, LostRows, Turns, Way, WorkerMemory, compared, per_cpu_second, print_table, rows_of
 from spark_sink import SinkBench
 from spark_source import LOG_FILE_BYTES, SHORT, TOPIC, SourceBench, fill, read_through
 from verify import crc_loop
@@ -137,9 +127,7 @@ class Bench:
                 self._take(name, getattr(jobs, name))
         if "memory" in only:
             most = self._memory.most_mib
-            self.lines.append(
-                Line("private memory of a Python worker", "MiB", most, goal=WORKER_MIB, at_most=True)
-            )
+            self.lines.append(Line("private memory of a Python worker", "MiB", most, goal=WORKER_MIB, at_most=True))
 
     def _take(self, name: str, measure: Measure) -> None:
         print(f"measuring: {name}", file=sys.stderr, flush=True)
@@ -185,11 +173,7 @@ class JobBench:
         }
         spent = self._turns.take(self._messages, ways)
         yield compared(
-            "archive / source and Spark's writer",
-            self._messages,
-            spent["archive"],
-            spent["writer"],
-            goal=1.7,
+            "archive / source and Spark's writer", self._messages, spent["archive"], spent["writer"], goal=1.7
         )
 
     def audit(self) -> Iterator[Line]:
@@ -202,12 +186,7 @@ class JobBench:
         }
         spent = self._turns.take(messages, ways)
         yield compared(
-            "audit, per core / CRC loop",
-            messages,
-            spent["audit"],
-            spent["loop"],
-            cores=os.cpu_count() or 1,
-            goal=0.4,
+            "audit, per core / CRC loop", messages, spent["audit"], spent["loop"], cores=os.cpu_count() or 1, goal=0.4
         )
 
     def _writer(self) -> int:
@@ -246,9 +225,7 @@ def measure_workers(root: Path, broker: RunningBroker, messages: int, turns: Tur
                 "live, 2 workers, broker included": {"nameServer": broker.address},
             }
             ways: dict[str, Way] = {
-                name: partial(
-                    read_through, spark.read.format("reput").options(subscribe=TOPIC, **options).load
-                )
+                name: partial(read_through, spark.read.format("reput").options(subscribe=TOPIC, **options).load)
                 for name, options in sources.items()
             }
             for name, spent in turns.take(messages, ways, broker=broker.pid).items():

@@ -71,9 +71,7 @@ class SinkBench:
         turns: runs the measurements.
     """
 
-    def __init__(
-        self, spark: Any, root: Path, broker: RunningBroker, messages: int, size: int, turns: Turns
-    ) -> None:
+    def __init__(self, spark: Any, root: Path, broker: RunningBroker, messages: int, size: int, turns: Turns) -> None:
         self._spark = spark
         self._parquet = root / "sink.parquet"
         self._broker = broker
@@ -124,9 +122,7 @@ class SinkBench:
         return sum(map(rows_of, self._parquet.glob("*.parquet")))
 
     def _send(self, semantics: str) -> Counted:
-        self._writer().format("reput").options(
-            nameServer=self._broker.address, topic=TOPIC, semantics=semantics
-        ).save()
+        self._writer().format("reput").options(nameServer=self._broker.address, topic=TOPIC, semantics=semantics).save()
         return self._newly_published
 
     def _newly_published(self) -> int:

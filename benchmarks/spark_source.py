@@ -20,16 +20,7 @@ from reput_pipeline.source.readers import PlainReader
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from servers import RunningBroker
-from spark_measure import (
-    Line,
-    LostRows,
-    Turns,
-    Way,
-    compared,
-    compared_by_cpu,
-    ns_per_row,
-    per_cpu_second,
-)
+from spark_measure import Line, LostRows, Turns, Way, compared, compared_by_cpu, ns_per_row, per_cpu_second
 from spark_ready import BATCH_ROWS, ReadySource, keep_ready
 
 TOPIC = "bench"
@@ -67,12 +58,7 @@ def fill(root: Path, messages: int, size: int, file_bytes: int = LOG_FILE_BYTES)
             for number in numbers
         ]
         ids = [f"{number:032X}" for number in numbers]
-        put(
-            store,
-            queue_id,
-            len(rows),
-            bytearray(encode_put_block(rows, TOPIC, queue_id, 1_700_000_000_000, ids)),
-        )
+        put(store, queue_id, len(rows), bytearray(encode_put_block(rows, TOPIC, queue_id, 1_700_000_000_000, ids)))
         if start % 4096 == 0:
             dispatch(store)
     dispatch(store)
@@ -157,16 +143,9 @@ class SourceBench:
         base, rows = spent["parquet"], self._messages
         yield compared("offline source / Parquet", rows, spent["offline"], base, goal=0.85, floor=0.7)
         yield compared(
-            "offline, nine columns / Parquet",
-            rows,
-            spent["nine"],
-            spent["nine of parquet"],
-            goal=0.8,
-            floor=0.7,
+            "offline, nine columns / Parquet", rows, spent["nine"], spent["nine of parquet"], goal=0.8, floor=0.7
         )
-        yield compared(
-            "offline, three columns / Parquet", rows, spent["three"], spent["three of parquet"], goal=0.6
-        )
+        yield compared("offline, three columns / Parquet", rows, spent["three"], spent["three of parquet"], goal=0.6)
         yield compared("live source / Parquet", rows, spent["live"], base, goal=0.7, floor=0.45)
         for name, ours, baseline, goal in (
             ("offline source / ready rows", "offline", "ready", 0.9),
@@ -201,11 +180,7 @@ class SourceBench:
         rows = self._messages
         yield compared("read_arrow / Spark, offline", rows, spent["arrow"], spent["spark"], goal=3.0)
         yield compared(
-            "read_arrow / Spark, offline, three columns",
-            rows,
-            spent["three"],
-            spent["three of spark"],
-            goal=3.0,
+            "read_arrow / Spark, offline, three columns", rows, spent["three"], spent["three of spark"], goal=3.0
         )
         yield ns_per_row("read_arrow, offline", rows, spent["arrow"])
         yield ns_per_row("read_arrow, offline, three columns", rows, spent["three"], goal=600)
@@ -279,9 +254,7 @@ class SourceBench:
             if time.monotonic() > until:
                 raise LostRows(f"{_BATCHES} micro-batches took more than {_PATIENCE_S:.0f} s")
             time.sleep(0.1)
-        self._spark.sparkContext.setLogLevel(
-            "OFF"
-        )  # stopping the query interrupts a batch, which is not an error
+        self._spark.sparkContext.setLogLevel("OFF")  # stopping the query interrupts a batch, which is not an error
         query.stop()
         self._spark.sparkContext.setLogLevel("ERROR")
         batches = [progress for progress in query.recentProgress if progress["numInputRows"]][_FIRST_BATCHES:]

@@ -90,9 +90,7 @@ class Round:
 
 def main() -> None:
     """Measure every case and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=250, help="messages a second (250)")
     parser.add_argument("--seconds", type=float, default=4.0, help="alone, and together, in each round (4)")
     parser.add_argument("--rounds", type=int, default=3)
@@ -132,9 +130,7 @@ def main() -> None:
         "spread",
         "meanwhile",
     )
-    print(
-        "\n".join(aligned([head, *(row for title, rounds in found.items() for row in _rows(title, rounds))]))
-    )
+    print("\n".join(aligned([head, *(row for title, rounds in found.items() for row in _rows(title, rounds))])))
     print("".join(f"\n- {note}" for note in notes))
     facts = ", ".join(f"{name} {value}" for name, value in host_facts().items())
     print(
@@ -269,10 +265,7 @@ def _create(server: RunningBroker) -> None:
 
 def _fill(server: RunningBroker, mib: int) -> None:
     payloads = Payloads(OLD_SIZE)
-    with (
-        Admin(server.address) as admin,
-        Producer(server.address, ack="page_cache", timeout_s=60.0) as producer,
-    ):
+    with Admin(server.address) as admin, Producer(server.address, ack="page_cache", timeout_s=60.0) as producer:
         admin.create_topic(OLD, queues=OLD_QUEUES)
         count = (mib << 20) // OLD_SIZE
         producer.send_many(OLD, (payloads.make(number) for number in range(count)), tag="old")
@@ -294,9 +287,7 @@ def read_from_the_beginning(address: str, pipe: Connection) -> None:
                 for message in answer.messages:
                     body = bytes(message.body)
                     if not check(body):
-                        raise AssertionError(
-                            f"{OLD}/{queue_id} at {message.queue_offset} is not what was sent"
-                        )
+                        raise AssertionError(f"{OLD}/{queue_id} at {message.queue_offset} is not what was sent")
                     size += len(body)
                 count += len(answer.messages)
                 offsets[queue_id] = answer.next_begin_offset
@@ -353,10 +344,7 @@ def _send_until_stopped(address: str, pipe: Connection, *, ack: Ack, kib: int, p
 def change_tables(address: str, pipe: Connection) -> None:
     """Create topics and commit offsets of many groups, which are kept in JSON tables."""
     changes = 0
-    with (
-        Admin(address, timeout_s=60.0) as admin,
-        PullConsumer(address, group="g", timeout_s=60.0) as consumer,
-    ):
+    with Admin(address, timeout_s=60.0) as admin, PullConsumer(address, group="g", timeout_s=60.0) as consumer:
         pipe.send("ready")
         while not pipe.poll():
             admin.create_topic(f"made-{changes}", queues=8)

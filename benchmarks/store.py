@@ -80,10 +80,7 @@ def opening(root: Path, rounds: int, scale: float) -> Row:
     """Open a directory after an orderly stop: 100 log files compared with one of the same size."""
     file_size = int((8 << 20) * scale) // _PAGE * _PAGE
     per_file = file_size // (SIZE + 300)
-    few, many = (
-        options_for(root / "few", file_size=file_size),
-        options_for(root / "many", file_size=file_size),
-    )
+    few, many = (options_for(root / "few", file_size=file_size), options_for(root / "many", file_size=file_size))
     assert fill(few, per_file // 2, SIZE).close()
     assert fill(many, int(per_file * 107.5), SIZE).close()
     files = [len(list(options.commit_log_dir.iterdir())) for options in (few, many)]

@@ -26,11 +26,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         ]
         return "| " + " | ".join(cells) + " |"
 
-    rule = (
-        "|"
-        + "|".join("-" * (width + 1) + ("-" if not number else ":") for number, width in enumerate(widths))
-        + "|"
-    )
+    rule = "|" + "|".join("-" * (width + 1) + ("-" if not number else ":") for number, width in enumerate(widths)) + "|"
     return [line(rows[0]), rule, *(line(row) for row in rows[1:])]
 
 

@@ -37,9 +37,7 @@ class Figures(NamedTuple):
 
 def url_of(system: str, server: Server) -> str:
     """Return the broker's URL for Celery."""
-    return {"reput": "reput://{}//", "redis": "redis://{}/0", "rabbitmq": "amqp://{}//"}[system].format(
-        server.address
-    )
+    return {"reput": "reput://{}//", "redis": "redis://{}/0", "rabbitmq": "amqp://{}//"}[system].format(server.address)
 
 
 def environment(url: str, durability: Durability, done: Path) -> dict[str, str]:
@@ -65,24 +63,10 @@ def send(tasks: int, server: Server, environ: dict[str, str], takes_s: float = 0
 @contextmanager
 def worker(environ: dict[str, str], log: Path) -> Iterator[Server]:
     """Run a worker with two processes."""
-    arguments = [
-        "-m",
-        "celery",
-        "-A",
-        "task_program",
-        "worker",
-        "-c",
-        "2",
-        "-l",
-        "WARNING",
-        "--without-gossip",
-    ]
+    arguments = ["-m", "celery", "-A", "task_program", "worker", "-c", "2", "-l", "WARNING", "--without-gossip"]
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [fetch.clients() / "bin/python", *arguments, "--without-mingle"],
-            env=environ,
-            stdout=file,
-            stderr=file,
+            [fetch.clients() / "bin/python", *arguments, "--without-mingle"], env=environ, stdout=file, stderr=file
         )
     try:
         yield Server("", process.pid)

@@ -43,9 +43,7 @@ def main() -> None:
         with broker_on(place, "sync") as server:
             trio.run(_measure, server, names, arguments.one_by_one)
         with broker_on(place, "sync") as server:
-            print(
-                f"start with {len(names)} topics: {server.start_s:.2f} s, {server.memory_mib('RssAnon'):.0f} MiB"
-            )
+            print(f"start with {len(names)} topics: {server.start_s:.2f} s, {server.memory_mib('RssAnon'):.0f} MiB")
             trio.run(_measure_messages_and_deletion, server, names, arguments.with_messages)
     print(host_facts())
 
@@ -59,9 +57,7 @@ async def _measure(server: RunningBroker, names: Sequence[str], one_by_one: int)
             took.append(time.perf_counter() - started_at)
         tenth = max(1, len(took) // 10)
         first, last = statistics.median(took[:tenth]), statistics.median(took[-tenth:])
-        print(
-            f"one by one, medians of the first and the last {tenth}: {first * 1e3:.2f} ms, {last * 1e3:.2f} ms"
-        )
+        print(f"one by one, medians of the first and the last {tenth}: {first * 1e3:.2f} ms, {last * 1e3:.2f} ms")
         rest = names[one_by_one:]
         with _measured(server, f"create {len(rest)} over {_CONNECTIONS} connections", len(rest)):
             await _by_connections(server, rest, Admin.create_topic)

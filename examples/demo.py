@@ -58,9 +58,7 @@ def main() -> int:
         sent_s = produce(address, topic, files, arguments.ack, sending, progress)
         pulled, pulled_s = pull(address, topic, "*", progress.add_task("pull", total=total), progress)
         by_tag = {
-            tag: pull(
-                address, topic, tag, progress.add_task(f"pull {tag}", total=expected[tag][0]), progress
-            )[0]
+            tag: pull(address, topic, tag, progress.add_task(f"pull {tag}", total=expected[tag][0]), progress)[0]
             for tag in TAGS_PULLED
             if tag in expected
         }
@@ -68,16 +66,11 @@ def main() -> int:
     _print_table(expected, pulled)
     size_mib = sum(size for _, size in expected.values()) / (1 << 20)
     print(
-        f"{len(files)} files, {total} lines, {size_mib:.1f} MiB: produced in {sent_s:.1f} s ({arguments.ack}),",
-        end=" ",
+        f"{len(files)} files, {total} lines, {size_mib:.1f} MiB: produced in {sent_s:.1f} s ({arguments.ack}),", end=" "
     )
-    print(
-        f"pulled in {pulled_s:.1f} s; by tag: " + ", ".join(f"{t} {c[t][0]} lines" for t, c in by_tag.items())
-    )
+    print(f"pulled in {pulled_s:.1f} s; by tag: " + ", ".join(f"{t} {c[t][0]} lines" for t, c in by_tag.items()))
     if arguments.server is None:
-        print(
-            "this broker has small files; with those of `reput serve`, the first message takes 1.4 GiB of disk"
-        )
+        print("this broker has small files; with those of `reput serve`, the first message takes 1.4 GiB of disk")
     print("equal" if equal else "NOT EQUAL")
     return 0 if equal else 1
 
@@ -85,9 +78,7 @@ def main() -> int:
 def source_files(stdlib: Path) -> list[Path]:
     """Return the source files below a directory, without installed packages."""
     return sorted(
-        path
-        for path in stdlib.rglob("*.py")
-        if SKIPPED_DIRECTORIES.isdisjoint(path.relative_to(stdlib).parts)
+        path for path in stdlib.rglob("*.py") if SKIPPED_DIRECTORIES.isdisjoint(path.relative_to(stdlib).parts)
     )
 
 
@@ -112,9 +103,7 @@ def count_files(files: Iterable[Path]) -> Counts:
     return {module: count for module, count in counts.items() if count[0]}
 
 
-def produce(
-    address: str, topic: str, files: Iterable[Path], ack: Ack, task: object, progress: Progress
-) -> float:
+def produce(address: str, topic: str, files: Iterable[Path], ack: Ack, task: object, progress: Progress) -> float:
     """Send every line; return the seconds it took."""
     started_at = time.monotonic()
     with Producer(address, group="demo", timeout_s=30.0) as producer:
@@ -146,13 +135,7 @@ def pull(address: str, topic: str, tags: str, task: object, progress: Progress) 
             offset, end = 0, admin.max_offset(topic, queue_id)
             while offset < end:
                 result = consumer.pull(
-                    topic,
-                    queue_id=queue_id,
-                    offset=offset,
-                    tags=tags,
-                    max_messages=1024,
-                    wait_s=0,
-                    read_ahead=True,
+                    topic, queue_id=queue_id, offset=offset, tags=tags, max_messages=1024, wait_s=0, read_ahead=True
                 )
                 for message in result.messages:
                     lines, size = counts[message.tag or ""]

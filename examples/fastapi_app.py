@@ -47,9 +47,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Producer]]:
     """Connect before the first request, and after the last one commit what is billed."""
     async with (
         Producer(BROKER, group="shop", serializer=orders.serialize) as producer,
-        Consumer(
-            BROKER, group="web-billing", topic="web-orders", deserializer=orders.deserialize
-        ) as consumer,
+        Consumer(BROKER, group="web-billing", topic="web-orders", deserializer=orders.deserialize) as consumer,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(consumer.run, bill)

@@ -59,9 +59,7 @@ async def post(bill: Bill, message: ReputMessage) -> None:
 async def send_orders() -> None:
     """Send three paid orders, and one that is not."""
     for number in (1, 2, 3):
-        await broker.publish(
-            Order(number=number, cents=1999 * number), "orders", tag="paid", keys=[f"o-{number}"]
-        )
+        await broker.publish(Order(number=number, cents=1999 * number), "orders", tag="paid", keys=[f"o-{number}"])
     await broker.publish(Order(number=4, cents=1), "orders", tag="declined")
 
 

@@ -68,9 +68,7 @@ def build() -> str:
     """Compile the Java side; return its class path."""
     libraries = BUILD / "classpath"
     goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={libraries}"]
-    subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *goals, f"-Dorders.build={BUILD}"], check=True
-    )
+    subprocess.run(["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *goals, f"-Dorders.build={BUILD}"], check=True)
     return os.pathsep.join((str(BUILD / "classes"), libraries.read_text()))
 
 
@@ -79,9 +77,7 @@ def run_java(classpath: str, verb: str, address: str, count: int) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     # RocketMQ's client writes its logs below its user's home. The other options make it start sooner.
     options = [f"-Duser.home={BUILD}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    subprocess.run(
-        ["java", *options, "-cp", classpath, "orders.Orders", verb, address, str(count)], check=True
-    )
+    subprocess.run(["java", *options, "-cp", classpath, "orders.Orders", verb, address, str(count)], check=True)
 
 
 @contextmanager

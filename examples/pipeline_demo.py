@@ -61,9 +61,7 @@ def main() -> int:
     """Produce, archive, count everywhere and compare; return 0 if everything is equal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, help="use only this many files")
-    parser.add_argument(
-        "--html", type=Path, default=Path("build/pipeline-demo.html"), help="file for the report"
-    )
+    parser.add_argument("--html", type=Path, default=Path("build/pipeline-demo.html"), help="file for the report")
     parser.add_argument("--master", default="local[*]", help="where Spark runs")
     arguments = parser.parse_args()
     files = source_files(Path(sysconfig.get_path("stdlib")))[: arguments.files]
@@ -142,10 +140,7 @@ def iceberg_bodies(place: Path) -> Iterator[bytes]:
     yield from (body.as_py() for body in rows["body"])
 
 
-TABLES: Final[dict[str, Callable[[Path], Iterator[bytes]]]] = {
-    "delta": delta_bodies,
-    "iceberg": iceberg_bodies,
-}
+TABLES: Final[dict[str, Callable[[Path], Iterator[bytes]]]] = {"delta": delta_bodies, "iceberg": iceberg_bodies}
 
 
 def identifiers(lines: DataFrame) -> DataFrame:
@@ -153,9 +148,7 @@ def identifiers(lines: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     found = f.regexp_extract_all(f.col("body").cast("string"), f.lit(IDENTIFIER), 0)
-    marked = lines.select(
-        f.concat(f.array(f.lit("")), found).alias("names"), f.octet_length("body").alias("size")
-    )
+    marked = lines.select(f.concat(f.array(f.lit("")), found).alias("names"), f.octet_length("body").alias("size"))
     return marked.select(f.explode("names").alias("name"), f.expr("if(name = '', size, 0)").alias("size"))
 
 
@@ -184,9 +177,7 @@ def from_stream(spark: SparkSession, address: str, checkpoint: Path) -> Totals:
     started_at = time.monotonic()
     register(spark)
     options = {"nameServer": address, "subscribe": TOPIC, "startingOffsets": "earliest", "select": "body"}
-    lines = (
-        spark.readStream.format("reput").options(**options, maxOffsetsPerTrigger=str(LINES_A_BATCH)).load()
-    )
+    lines = spark.readStream.format("reput").options(**options, maxOffsetsPerTrigger=str(LINES_A_BATCH)).load()
     query = (
         counted(identifiers(lines))
         .writeStream.outputMode("complete")
@@ -231,9 +222,7 @@ def write_page(spark: SparkSession, archive: Path, totals: dict[str, Totals], ht
     figures = figures_of(read_archive(spark, archive).select(*COLUMNS), top=MODULES_MAX)
     modules = {row["name"]: (row["messages"], row["bytes"]) for row in figures.tags}
     shown = replace(figures, tags=figures.tags[:SHOWN_MODULES], keys=figures.keys[:SHOWN_MODULES])
-    page = page_of(
-        shown, "the standard library's lines", "Python's standard library, through broker and Spark"
-    )
+    page = page_of(shown, "the standard library's lines", "Python's standard library, through broker and Spark")
     page.heading("Totals")
     page.table(["counted from", *_ROWS], [[name, *total[:4]] for name, total in totals.items()])
     page.heading("Most frequent identifiers", 3)
@@ -258,9 +247,7 @@ def print_totals(totals: dict[str, Totals]) -> None:
     for place in range(min(5, *(len(total.most) for total in totals.values()))):
         pairs = [total.most[place] for total in totals.values()]
         table.add_row(
-            f"`{pairs[0][0]}`",
-            *(f"{times:,}" for _, times in pairs),
-            "=" if len(set(pairs)) == 1 else "DIFFERS",
+            f"`{pairs[0][0]}`", *(f"{times:,}" for _, times in pairs), "=" if len(set(pairs)) == 1 else "DIFFERS"
         )
     table.add_section()
     table.add_row("seconds", *(f"{total.seconds:.1f}" for total in totals.values()), "")

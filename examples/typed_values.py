@@ -78,9 +78,7 @@ async def main() -> None:
     ).fetchall():
         print(*row, sep=", ")
     print("not orders:")
-    for row in tables.execute(
-        "SELECT queueId, queueOffset, error FROM orders WHERE error IS NOT NULL"
-    ).fetchall():
+    for row in tables.execute("SELECT queueId, queueOffset, error FROM orders WHERE error IS NOT NULL").fetchall():
         print(*row, sep=", ")
 
 

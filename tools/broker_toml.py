@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.config.options import (
-    is_live,
-    option_fields,
-    option_texts,
-    rocketmq_name,
-    section_of,
-    written,
-)
+from reput_broker.config.options import is_live, option_fields, option_texts, rocketmq_name, section_of, written
 
 FILE: Final = Path(__file__).resolve().parents[1] / "conf" / "broker.toml"
 _WIDTH: Final = 120

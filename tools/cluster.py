@@ -43,11 +43,7 @@ class Program:
     """A process of the cluster, started again when it ends. Its output is added to `NAME.log`."""
 
     def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        directory: Path,
-        environment: Mapping[str, str] = _NO_VARIABLES,
+        self, name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str] = _NO_VARIABLES
     ) -> None:
         self.name = name
         self.process: trio.Process | None = None
@@ -169,10 +165,7 @@ def _authorization() -> dict[str, str]:
     """Return the header for pages that need a user: that of the commands (REPUT_USER), or else the administrator that
     the brokers are given.
     """
-    for user, secret in (
-        ("REPUT_USER", "REPUT_SECRET"),
-        ("REPUT_ACCESS__ADMIN_USER", "REPUT_ACCESS__ADMIN_SECRET"),
-    ):
+    for user, secret in (("REPUT_USER", "REPUT_SECRET"), ("REPUT_ACCESS__ADMIN_USER", "REPUT_ACCESS__ADMIN_SECRET")):
         file, text = os.environ.get(f"{secret}_FILE"), os.environ.get(secret)
         if file:
             text = Path(file).read_text().strip()
@@ -184,19 +177,13 @@ def _authorization() -> dict[str, str]:
 
 def main() -> int:
     """Run the cluster until Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("reput-cluster"), help="default: %(default)s")
-    parser.add_argument(
-        "--port", type=int, default=10911, help="of the first broker; the others are 10 apart"
-    )
+    parser.add_argument("--port", type=int, default=10911, help="of the first broker; the others are 10 apart")
     arguments = parser.parse_args()
     etcd = shutil.which("etcd")
     if etcd is None:
-        print(
-            "error: there is no command etcd; on Debian and Ubuntu: apt install etcd-server", file=sys.stderr
-        )
+        print("error: there is no command etcd; on Debian and Ubuntu: apt install etcd-server", file=sys.stderr)
         return 1
     directory = arguments.directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
@@ -204,8 +191,7 @@ def main() -> int:
     taken = [port for port in _ports(arguments.port) if _is_taken(port)]
     if taken:
         print(
-            f"error: port {taken[0]} of 127.0.0.1 is in use; stop what listens there, or choose --port",
-            file=sys.stderr,
+            f"error: port {taken[0]} of 127.0.0.1 is in use; stop what listens there, or choose --port", file=sys.stderr
         )
         return 1
     trio.run(_run, brokers, others, directory)
@@ -257,9 +243,7 @@ def _programs(etcd: str, directory: Path, port: int) -> tuple[list[Broker], list
         Program("namesrv", names, directory),
     ]
     ports = range(port, port + BROKERS * PORTS_APART, PORTS_APART)
-    brokers = [
-        Broker(number, directory, own, engine, f"127.0.0.1:{NAME_PORT}") for number, own in enumerate(ports)
-    ]
+    brokers = [Broker(number, directory, own, engine, f"127.0.0.1:{NAME_PORT}") for number, own in enumerate(ports)]
     return brokers, others
 
 
@@ -307,9 +291,7 @@ async def _name_masters(brokers: Sequence[Broker], say: Callable[[str], None]) -
             try:
                 is_master = await trio.to_thread.run_sync(broker.leads, abandon_on_cancel=True)
             except PageRefused:
-                say(
-                    "the pages of the brokers need a user: set REPUT_USER and REPUT_SECRET_FILE to see the master"
-                )
+                say("the pages of the brokers need a user: set REPUT_USER and REPUT_SECRET_FILE to see the master")
                 return
             if not is_master or broker.process is None:
                 continue

@@ -20,15 +20,7 @@ CLUSTER = ("etcd", "namesrv", *MEMBERS)
 SERVICES = ("reput", "proxy", "spark", *CLUSTER, "prometheus", "grafana")
 SERVICE_KEYS = frozenset(
     {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init"}
-    | {
-        "networks",
-        "ports",
-        "profiles",
-        "read_only",
-        "restart",
-        "security_opt",
-        "stop_grace_period",
-    }
+    | {"networks", "ports", "profiles", "read_only", "restart", "security_opt", "stop_grace_period"}
     | {"tmpfs", "volumes"}
 )
 TOP_KEYS = frozenset({"name", "networks", "services", "volumes"})
@@ -83,15 +75,10 @@ def compose_problems(path: Path, override: Path | None = None) -> list[str]:
     problems = [f"unknown top-level key {key!r}" for key in keys if key not in TOP_KEYS]
     problems += [f"service {name!r} is missing" for name in SERVICES if name not in services]
     for name, service in services.items():
-        found = [
-            *_service_problems(name, service, volumes, path.parent),
-            *_dependency_problems(service, services),
-        ]
+        found = [*_service_problems(name, service, volumes, path.parent), *_dependency_problems(service, services)]
         problems += [f"{name}: {problem}" for problem in found]
     problems += _engine_problems(document, services)
-    published = Counter(
-        str(port).rpartition(":")[0] for one in services.values() for port in one.get("ports", [])
-    )
+    published = Counter(str(port).rpartition(":")[0] for one in services.values() for port in one.get("ports", []))
     problems += [f"{port} is published twice" for port, count in published.items() if count > 1]
     return problems
 
@@ -155,9 +142,7 @@ def _service_problems(
     for dependency in DEPENDENCIES.get(name, ()):
         if service.get("depends_on", {}).get(dependency) != {"condition": "service_healthy"}:
             yield f"it does not wait until {dependency} is healthy"
-    if any(name in needed for needed in DEPENDENCIES.values()) and not service.get("healthcheck", {}).get(
-        "test"
-    ):
+    if any(name in needed for needed in DEPENDENCIES.values()) and not service.get("healthcheck", {}).get("test"):
         yield "others wait for its health, which nothing checks"
 
 
@@ -166,9 +151,7 @@ def _dependency_problems(service: Mapping[str, Any], services: Mapping[str, Any]
     own = service.get("profiles")
     for needed in service.get("depends_on", {}):
         profiles = services.get(needed, {}).get("profiles")
-        if needed not in services or (
-            profiles is not None and (own is None or not set(own) <= set(profiles))
-        ):
+        if needed not in services or (profiles is not None and (own is None or not set(own) <= set(profiles))):
             yield f"it waits for {needed}, which its profile does not start"
 
 

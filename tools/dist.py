@@ -104,9 +104,7 @@ def find_interpreter(version: str) -> str | None:
     found = subprocess.run(find, capture_output=True, text=True, check=False)
     if found.returncode:
         print(f"downloading CPython {version}", flush=True)
-        subprocess.run(
-            ("uv", "python", "install", "--no-bin", version), stderr=subprocess.DEVNULL, check=False
-        )
+        subprocess.run(("uv", "python", "install", "--no-bin", version), stderr=subprocess.DEVNULL, check=False)
         found = subprocess.run(find, capture_output=True, text=True, check=False)
     return found.stdout.strip() if found.returncode == 0 else None
 
@@ -169,9 +167,7 @@ def try_wheels(interpreter: str, client: Path, directory: Path, *, describe: boo
 
 def write_sums() -> None:
     """Write SHA256SUMS for all other files of dist/."""
-    lines = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(DIST.iterdir())
-    ]
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(DIST.iterdir())]
     (DIST / "SHA256SUMS").write_text("".join(lines))
 
 

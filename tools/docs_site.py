@@ -246,9 +246,7 @@ def _starting(blocks: Sequence[str], start: str) -> str:
     for block in blocks:
         if block.startswith(start):
             return block
-    raise ValueError(
-        f"README.md has no paragraph, list or table that begins with {start!r}; see docs_site.py"
-    )
+    raise ValueError(f"README.md has no paragraph, list or table that begins with {start!r}; see docs_site.py")
 
 
 def _split_lead(lead: str) -> tuple[str, str]:

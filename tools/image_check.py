@@ -27,17 +27,7 @@ from typing import Any
 import yaml
 
 from compose_rules import compose_problems, merged
-from image_engines import (
-    NO_MOUNTS,
-    UID,
-    CheckFailed,
-    ChrootEngine,
-    Container,
-    DaemonEngine,
-    Engine,
-    EngineError,
-    run,
-)
+from image_engines import NO_MOUNTS, UID, CheckFailed, ChrootEngine, Container, DaemonEngine, Engine, EngineError, run
 from reput_broker import BrokerConfig
 from reput_broker.background import BackgroundBroker
 from reput_client import TLS, PermissionDenied, TlsRefused
@@ -51,12 +41,7 @@ READY_DEADLINE_S = 60.0
 SECURE = "/etc/reput/secure"
 BODIES = [f"message {number} ".encode() * 50 for number in range(200)]
 TOPIC = "image-check"
-NEEDED = {
-    "buildah": "buildah",
-    "debootstrap": "debootstrap",
-    "unshare": "util-linux",
-    "nsenter": "util-linux",
-}
+NEEDED = {"buildah": "buildah", "debootstrap": "debootstrap", "unshare": "util-linux", "nsenter": "util-linux"}
 MESSAGES = 5_000
 JOB_DEADLINE_S = 300.0
 _LINES = [f"line {number} ".encode() * 20 for number in range(MESSAGES)]
@@ -116,9 +101,7 @@ def choose_engine(*, install: bool, not_run: list[str]) -> Engine | None:
         print(f"  {' '.join(command)}", flush=True)
         run(command)
     elif missing:
-        not_run.append(
-            f"the image: {', '.join(missing)} missing; make image-check INSTALL=1, or {' '.join(command)}"
-        )
+        not_run.append(f"the image: {', '.join(missing)} missing; make image-check INSTALL=1, or {' '.join(command)}")
         return None
     return ChrootEngine(DIRECTORY, make_stand_in)
 
@@ -140,9 +123,7 @@ def check_image(engine: Engine) -> None:
     check_config(engine.image_config())
     environment, ports = free_ports()
     address = f"127.0.0.1:{ports['port']}"
-    with_container(
-        engine, environment, ports, lambda container: first_run(container, address, ports.values())
-    )
+    with_container(engine, environment, ports, lambda container: first_run(container, address, ports.values()))
     environment |= variables_with_tls()
     with tempfile.TemporaryDirectory(prefix="reput-image-check-") as directory:
         secure = make_secure_files(Path(directory))
@@ -312,9 +293,7 @@ def check_confinement(container: Container, ports: Iterable[int]) -> None:
         raise CheckFailed(f"process 1 is not confined as promised: {wrong or facts['command']}")
     unheard = {*ports} - {*facts["listening"]}
     if unheard:
-        raise CheckFailed(
-            f"nothing listens on 0.0.0.0 at {sorted(unheard)}; a published port would not be answered"
-        )
+        raise CheckFailed(f"nothing listens on 0.0.0.0 at {sorted(unheard)}; a published port would not be answered")
     _passed(f"process 1 is `{' '.join(facts['command'])}` as {UID}:{UID}, no capabilities, read-only root")
     _passed("the kernel is compiled, and the image has no compiler")
 
@@ -421,10 +400,7 @@ def check_spark_image(engine: Engine, repository: Path, base: str) -> Iterator[s
             first, second = (_archive(engine, broker.address) for _ in range(2))
         finally:
             broker.stop()
-    if first["rows_in_archive"] != MESSAGES or (second["batches"], second["rows_in_archive"]) != (
-        0,
-        MESSAGES,
-    ):
+    if first["rows_in_archive"] != MESSAGES or (second["batches"], second["rows_in_archive"]) != (0, MESSAGES):
         raise CheckFailed(f"{MESSAGES} messages archived twice gave {first}, then {second}")
     yield f"{MESSAGES} messages archived by a container of it, none again by a second on the same volume"
 

@@ -321,9 +321,7 @@ _CHDIR = shlex.quote('cd "$1"; shift; exec "$@"')
 
 
 class _ChrootContainer(Container):
-    def __init__(
-        self, process: subprocess.Popen[bytes], user: list[str], log_path: Path, remove: Any
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], user: list[str], log_path: Path, remove: Any) -> None:
         self._process = process
         self._user = user
         self._log_path = log_path

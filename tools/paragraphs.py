@@ -53,9 +53,7 @@ def main() -> None:
     """Print the paragraphs drawn, each under its page and line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("number", type=int, help="how many paragraphs to print")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the same seed draws the same paragraphs (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same paragraphs (default: 0)")
     arguments = parser.parse_args()
     pages = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     paragraphs = [

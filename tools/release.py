@@ -81,9 +81,7 @@ def check(version: str | None, repository: Path = REPOSITORY) -> list[str]:
 
 def main() -> int:
     """Write or check; return 0 if all places agree, else 1."""
-    parser = argparse.ArgumentParser(
-        description="Write a new version to every file that names it, or compare them."
-    )
+    parser = argparse.ArgumentParser(description="Write a new version to every file that names it, or compare them.")
     parser.add_argument("version", help="the new version, or `check`")
     parser.add_argument("expected", nargs="?", help="of check: the version that they must have")
     options = parser.parse_args()

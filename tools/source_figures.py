@@ -27,10 +27,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDERS: Final = ("protocol", "broker", "client", "proxy", "pipeline", "cli")
 PARAMETERS_MAX: Final = 8
 NO_CODE: Final = frozenset(
-    {
-        *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
-        *(tokenize.COMMENT, tokenize.ENDMARKER),
-    }
+    {*(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT), *(tokenize.COMMENT, tokenize.ENDMARKER)}
 )
 HEAD_NAMES: Final = frozenset(
     {"FRONT", "BACK", "OFFSETS", "BORN_HOST_AT", "SYS_FLAG_AT", "BORN_HOST_IPV6", "STORE_HOST_IPV6"}
@@ -87,11 +84,7 @@ def measure() -> Figures:
         figures.long_constructors += (f"{module}.{name}" for name in _long_constructors(tree))
         for_types = _lines_for_types(tree)
         for node in ast.walk(tree):
-            if (
-                not isinstance(node, ast.ImportFrom)
-                or not node.module
-                or not node.module.startswith("reput_")
-            ):
+            if not isinstance(node, ast.ImportFrom) or not node.module or not node.module.startswith("reput_"):
                 continue
             names = {alias.name for alias in node.names}
             if node.module == LAYOUT and names & HEAD_NAMES:
@@ -108,9 +101,7 @@ def _lines_of_docs(tree: ast.Module) -> set[int]:
     return {
         line
         for node in ast.walk(tree)
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
 

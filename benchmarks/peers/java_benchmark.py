@@ -28,10 +28,7 @@ from reput_protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
-from reput_protocol.wire.signature import (
-    Credentials,
-    signed_by,
-)
+from reput_protocol.wire.signature import Credentials, signed_by
 from tables import NOISY_SPREAD, aligned, spread_of
 
 _PACKAGE = "org.apache.rocketmq.example.benchmark"
@@ -55,12 +52,8 @@ class Program:
 PROGRAMS = (
     Program("Producer, 1 thread, 1 KiB", "Producer", ("-w", "1", "-s", "1024")),
     Program("Producer, 64 threads, 1 KiB", "Producer", ("-w", "64", "-s", "1024")),
-    Program(
-        "BatchProducer, 4 threads, 64 of 1 KiB", "BatchProducer", ("-w", "4", "-b", "64", "-s", "1024"), 64
-    ),
-    Program(
-        "BatchProducer, 4 threads, 64 of 100 B", "BatchProducer", ("-w", "4", "-b", "64", "-s", "100"), 64
-    ),
+    Program("BatchProducer, 4 threads, 64 of 1 KiB", "BatchProducer", ("-w", "4", "-b", "64", "-s", "1024"), 64),
+    Program("BatchProducer, 4 threads, 64 of 100 B", "BatchProducer", ("-w", "4", "-b", "64", "-s", "100"), 64),
 )
 
 
@@ -93,11 +86,7 @@ class Fault(Exception):
 
 
 def measure(
-    *,
-    rounds: int,
-    seconds: float,
-    durability: Durability = "page_cache",
-    programs: Sequence[Program] = PROGRAMS,
+    *, rounds: int, seconds: float, durability: Durability = "page_cache", programs: Sequence[Program] = PROGRAMS
 ) -> Measured:
     """Run every program against both brokers alternately."""
     measured = Measured()
@@ -134,9 +123,7 @@ def measure(
 
 def table(measured: Measured, durability: Durability = "page_cache") -> str:
     """Return the figures as a Markdown table."""
-    rows: list[Sequence[str]] = [
-        ("", "Reput msg/s", "RocketMQ msg/s", "Reput is", "Reput CPU", "RocketMQ CPU")
-    ]
+    rows: list[Sequence[str]] = [("", "Reput msg/s", "RocketMQ msg/s", "Reput is", "Reput CPU", "RocketMQ CPU")]
     notes = list(measured.notes)
     for title, by_broker in measured.rates.items():
         if len(by_broker) < 2:
@@ -199,10 +186,7 @@ def fill(program: Program, target: Target, topic: str, messages: int, directory:
         Fault: the client ended, or stores nothing any more.
     """
     output = directory / "benchmark.log"
-    with (
-        Questions(target.broker.address, target.user) as questions,
-        _running(program, target, topic, output) as alive,
-    ):
+    with Questions(target.broker.address, target.user) as questions, _running(program, target, topic, output) as alive:
         seen, deadline = 0, time.perf_counter() + _DEADLINE_S
         while seen < messages:
             stored = questions.stored(topic)
@@ -252,9 +236,7 @@ def _failed_sends(output: Path) -> int:
 
 
 @contextmanager
-def _running(
-    program: Program, target: Target, topic: str, output: Path, *options: str
-) -> Iterator[Callable[[], bool]]:
+def _running(program: Program, target: Target, topic: str, output: Path, *options: str) -> Iterator[Callable[[], bool]]:
     java = [
         fetch.java(),
         "-cp",

@@ -42,9 +42,7 @@ class Measured:
         self.samples.setdefault((row, system.label), []).append(sample)
 
 
-def measure(
-    workloads: Sequence[Workload], systems: Sequence[System], *, rounds: int, seconds: float
-) -> Measured:
+def measure(workloads: Sequence[Workload], systems: Sequence[System], *, rounds: int, seconds: float) -> Measured:
     """Measure all workloads on all available systems."""
     measured = Measured()
     durabilities: tuple[Durability, ...] = ("page_cache", "flushed")

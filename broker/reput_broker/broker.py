@@ -341,9 +341,7 @@ class Broker:
         """Campaign, if the configuration names an engine; the caller may have given an elector too."""
         base = self._base
         if self.config.election.is_on and base.elector is None:
-            base.tenures = await trio.to_thread.run_sync(
-                make_elector, self.config, *self._announced_addresses()
-            )
+            base.tenures = await trio.to_thread.run_sync(make_elector, self.config, *self._announced_addresses())
         if base.elector is not None:
             base.elector.others = OtherMembers(self.config, base.routes.members, self._own_log)
             await base.elector.set_unfit(NOT_OPEN, may_lead=False)

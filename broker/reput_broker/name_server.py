@@ -171,11 +171,7 @@ class NameServer:
             access = await trio.to_thread.run_sync(open_access, config, self.counters)
             with directory_refusals(config.data_dir):
                 await trio.to_thread.run_sync(self._kv_config.load)
-            processor = NameServerProcessor(
-                self.routes,
-                self._kv_config,
-                TableSaver(self._kv_config),
-            )
+            processor = NameServerProcessor(self.routes, self._kv_config, TableSaver(self._kv_config))
             properties = PropertiesProcessor(
                 Properties(config, is_option), LiveConfig(config, None, self.sources), self.sources.clock_ms
             )
@@ -217,9 +213,7 @@ class NameServer:
                     nursery.cancel_scope.cancel()
         log.info("name_server_stopped")
 
-    async def _start_http(
-        self, nursery: trio.Nursery, connections_max: int, gate: Gate, access: Access
-    ) -> None:
+    async def _start_http(self, nursery: trio.Nursery, connections_max: int, gate: Gate, access: Access) -> None:
         config = self.config
         port = config.http_port_to_open(embedded=False)
         if port is None:

@@ -118,9 +118,7 @@ def _say_why(error: Exception) -> int:
             log.error("broker_failed", kind=type(failure).__name__, detail=str(failure))
         else:
             log.error("broker_failed", exc_info=failure, hint="a defect; please report it")
-    return (
-        ExitCode.DAMAGE if any(isinstance(failure, StoreDamaged) for failure in failures) else ExitCode.FAILED
-    )
+    return ExitCode.DAMAGE if any(isinstance(failure, StoreDamaged) for failure in failures) else ExitCode.FAILED
 
 
 class _ToLog(logging.Handler):
@@ -148,9 +146,7 @@ def _log_what_python_prints() -> None:
     threading.excepthook = in_thread
 
 
-async def _serve(
-    broker: S, reload: Callable[[], BrokerConfig] | None, on_ready: Callable[[S], None] | None
-) -> None:
+async def _serve(broker: S, reload: Callable[[], BrokerConfig] | None, on_ready: Callable[[S], None] | None) -> None:
     heard = [signal.SIGTERM, signal.SIGINT]
     if reload is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         heard.append(signal.SIGHUP)  # under `nohup` it is ignored, and a closed terminal ends nothing
@@ -337,15 +333,9 @@ def parts_of(config: BrokerConfig, count: int) -> list[Part]:
     if not 2 <= count <= BROKERS_MAX:
         refuse("port", f"--brokers takes 2 to {BROKERS_MAX}")
     if config.port == 0:
-        refuse(
-            "port",
-            f"is 0; several brokers on one machine have ports {PORTS_APART} apart from one that you choose",
-        )
+        refuse("port", f"is 0; several brokers on one machine have ports {PORTS_APART} apart from one that you choose")
     if config.election.etcd or config.election.kubernetes_namespace or config.ha.role == "SLAVE":
-        refuse(
-            "ha.role",
-            "several brokers on one machine are masters without slaves: copies belong on other machines",
-        )
+        refuse("ha.role", "several brokers on one machine are masters without slaves: copies belong on other machines")
     access = config.access
     if access.enabled and not access.admin_secret:
         refuse(
@@ -407,9 +397,7 @@ def run_side_by_side(
 
 
 class _SideBySide:
-    def __init__(
-        self, parts: Sequence[Part], command: Sequence[str], on_ready: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, parts: Sequence[Part], command: Sequence[str], on_ready: Callable[[], None] | None) -> None:
         self._parts = parts
         self._command = command
         self._on_ready = on_ready
@@ -470,9 +458,7 @@ class _SideBySide:
     async def _run_one(self, part: Part) -> int:
         """Run the process of a broker until it has ended, and return its exit code."""
         own = {PREFIX + name: value for name, value in part.options.items()}
-        environment = {
-            name: value for name, value in os.environ.items() if name.removesuffix(FILE_SUFFIX) not in own
-        }
+        environment = {name: value for name, value in os.environ.items() if name.removesuffix(FILE_SUFFIX) not in own}
         # In this thread: the kernel signals a child when the thread that made it has ended, see _end_with_parent.
         process = subprocess.Popen(  # noqa: ASYNC220
             self._command,
@@ -519,11 +505,7 @@ class _SideBySide:
         facts.pop("ts", None)
         write_event(__name__, str(level), event, {**facts, "from_broker": part.name})
         registered_with = facts.get("name_server")
-        if (
-            event == "registered_with_name_server"
-            and registered_with in self._addresses
-            and not self._is_ready
-        ):
+        if event == "registered_with_name_server" and registered_with in self._addresses and not self._is_ready:
             self._registered.add((part.name, registered_with))
             if self._is_ready:
                 log.info("brokers_ready", server=",".join(self._addresses))

@@ -113,9 +113,7 @@ def remove(settings: Settings, store: UserStore, name: str, resources: tuple[str
     return ExitCode.DONE
 
 
-def _rules_of(
-    rights: str, resources: tuple[str, ...], sources: tuple[str, ...], *, is_denial: bool
-) -> list[Rule]:
+def _rules_of(rights: str, resources: tuple[str, ...], sources: tuple[str, ...], *, is_denial: bool) -> list[Rule]:
     from reput_protocol.rights import rule_of
 
     names = [right.strip() for right in rights.split(",")]

@@ -47,11 +47,7 @@ def command() -> None:
 _bench_options = added(
     shared_options,
     click.option(
-        "--topic",
-        type=TOPIC,
-        default=_DEFAULT_TOPIC,
-        show_default=True,
-        help="Created with 4 queues if missing.",
+        "--topic", type=TOPIC, default=_DEFAULT_TOPIC, show_default=True, help="Created with 4 queues if missing."
     ),
     click.option(
         "--msgs", type=click.IntRange(min=1), default=100_000, show_default=True, help="Total of all clients."
@@ -62,21 +58,12 @@ _bench_options = added(
 )
 _produce_options = added(
     click.option(
-        "--ack",
-        type=click.Choice(["page_cache", "flushed", "replicated"]),
-        default="flushed",
-        show_default=True,
+        "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
     ),
     click.option(
-        "--inflight",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="Sends without a response yet.",
+        "--inflight", type=click.IntRange(min=1), default=1, show_default=True, help="Sends without a response yet."
     ),
-    click.option(
-        "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages per send."
-    ),
+    click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages per send."),
     click.option("--many", is_flag=True, help="Send bodies with send_many, in blocks of --batch."),
     click.option(
         "--rate",
@@ -123,9 +110,7 @@ def consume(settings: Settings, clients: int, csv_path: Path | None, verify: boo
     if errors:
         raise CommandFailed(f"{errors} of {read} bodies are not what was produced", code=ExitCode.DAMAGE)
     if read == 0:
-        raise CommandFailed(
-            f"topic {plan.topic} is empty", remedy="reput bench produce", code=ExitCode.NOT_FOUND
-        )
+        raise CommandFailed(f"topic {plan.topic} is empty", remedy="reput bench produce", code=ExitCode.NOT_FOUND)
     return ExitCode.DONE
 
 
@@ -164,13 +149,7 @@ def _plan(settings: Settings, clients: int, *, topic: str, msgs: int, size: int,
         queues = admin.topic_config(topic).read_queue_nums
     knobs = {"in_flight": knobs.pop("inflight", 1), "duration_s": knobs.pop("duration", None), **knobs}
     return BenchPlan(
-        settings.server,
-        topic,
-        max(1, msgs // clients),
-        size,
-        queues=tuple(range(queues)),
-        tls=settings.tls,
-        **knobs,
+        settings.server, topic, max(1, msgs // clients), size, queues=tuple(range(queues)), tls=settings.tls, **knobs
     )
 
 
@@ -214,12 +193,7 @@ def _pool(size: int, progress: Synchronized[int]) -> ProcessPoolExecutor:
 
 
 def _report(
-    settings: Settings,
-    csv_path: Path | None,
-    name: str,
-    results: list[ClientResult],
-    plan: BenchPlan,
-    clients: int,
+    settings: Settings, csv_path: Path | None, name: str, results: list[ClientResult], plan: BenchPlan, clients: int
 ) -> None:
     facts: dict[str, Any] = {"size_bytes": plan.size, "clients": clients}
     if "consume" not in name:

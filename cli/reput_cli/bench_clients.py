@@ -76,9 +76,7 @@ def run_producer(plan: BenchPlan, client: int) -> ClientResult:
     return result
 
 
-def _send(
-    producer: Producer, plan: BenchPlan, payloads: Payloads, numbers: range, result: ClientResult
-) -> None:
+def _send(producer: Producer, plan: BenchPlan, payloads: Payloads, numbers: range, result: ClientResult) -> None:
     make, topic = payloads.make, plan.topic
     pipelined = plan.in_flight > 1 or plan.many
     in_chunks = plan.many or (pipelined and plan.rate is None)
@@ -97,9 +95,7 @@ def _send(
                 bodies: Iterable[bytes] = map(make, part)
                 if plan.rate is not None:
                     bodies = _paced(bodies, plan.batch, plan.rate, due_at)
-                producer.send_many(
-                    topic, bodies, tag=_TAG, batch=plan.batch, in_flight=plan.in_flight, ack=plan.ack
-                )
+                producer.send_many(topic, bodies, tag=_TAG, batch=plan.batch, in_flight=plan.in_flight, ack=plan.ack)
             elif pipelined and plan.rate is None:
                 for number in part:
                     producer.post(Message(topic, make(number), tag=_TAG), ack=plan.ack)
@@ -154,12 +150,7 @@ def _pulls(consumer: PullConsumer, plan: BenchPlan) -> Iterator[Sequence[Receive
     while offsets and left > 0:
         for queue_id in list(offsets):
             result = consumer.pull(
-                plan.topic,
-                queue_id=queue_id,
-                offset=offsets[queue_id],
-                max_messages=1_024,
-                wait_s=0.0,
-                read_ahead=True,
+                plan.topic, queue_id=queue_id, offset=offsets[queue_id], max_messages=1_024, wait_s=0.0, read_ahead=True
             )
             yield result.messages
             left -= len(result.messages)
@@ -207,9 +198,7 @@ class Payloads:
 
     def __init__(self, size: int) -> None:
         if size < _HEAD.size:
-            raise ValueError(
-                f"bodies of {size} bytes are too small to be distinguished; the minimum is {_HEAD.size}"
-            )
+            raise ValueError(f"bodies of {size} bytes are too small to be distinguished; the minimum is {_HEAD.size}")
         self._fill_bytes = size - _HEAD.size
         self.pool = random.Random(1).randbytes(POOL_BYTES + self._fill_bytes)
 
@@ -217,8 +206,7 @@ class Payloads:
         """Return body `number`, with the current time or `at_ns` as the time it was made."""
         start = number * 4099 % POOL_BYTES
         return (
-            _HEAD.pack(number, time.time_ns() if at_ns is None else at_ns)
-            + self.pool[start : start + self._fill_bytes]
+            _HEAD.pack(number, time.time_ns() if at_ns is None else at_ns) + self.pool[start : start + self._fill_bytes]
         )
 
     def check(self, body: bytes) -> bool:

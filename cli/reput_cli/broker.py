@@ -169,11 +169,7 @@ def flush(settings: Settings, name: str | None) -> int:
 
 @command.command()
 @click.argument("broker_id", type=click.IntRange(0))
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Promote a replica that is not in sync; messages that it lacks are lost.",
-)
+@click.option("--force", is_flag=True, help="Promote a replica that is not in sync; messages that it lacks are lost.")
 @dry_run_option
 @shared_options
 def promote(settings: Settings, broker_id: int, force: bool, dry_run: bool) -> int:
@@ -187,9 +183,7 @@ def promote(settings: Settings, broker_id: int, force: bool, dry_run: bool) -> i
             show(settings, admin.preview_promote(broker_id, force=force))
         return ExitCode.DONE
     if force and not settings.yes:
-        click.confirm(
-            f"Messages that broker {broker_id} does not have are lost. Continue?", abort=True, err=True
-        )
+        click.confirm(f"Messages that broker {broker_id} does not have are lost. Continue?", abort=True, err=True)
     made = _promote(settings, broker_id, force)
     lost_b = made.end_offset - made.kept_offset
     printer = Printer(settings)
@@ -202,9 +196,7 @@ def promote(settings: Settings, broker_id: int, force: bool, dry_run: bool) -> i
         }
     )
     if lost_b:
-        printer.note(
-            f"{lost_b} bytes from offset {made.kept_offset} on are kept in a file of the old master only"
-        )
+        printer.note(f"{lost_b} bytes from offset {made.kept_offset} on are kept in a file of the old master only")
     return ExitCode.DONE
 
 

@@ -17,9 +17,7 @@ def command() -> None:
 
 @command.command(name="list")
 @click.option(
-    "--role",
-    type=click.Choice(["producer", "consumer", "admin", "broker", "unknown"]),
-    help="Only this role.",
+    "--role", type=click.Choice(["producer", "consumer", "admin", "broker", "unknown"]), help="Only this role."
 )
 @broker_option
 @shared_options
@@ -35,18 +33,7 @@ def list_clients(settings: Settings, role: str | None, name: str | None) -> int:
     idle, connected = ("idle", "connected") if printer.is_table else ("idle_s", "connected_s")
 
     printer.rows(
-        [
-            "role",
-            "client_id",
-            "groups",
-            "address",
-            "language",
-            "version",
-            "protocol",
-            "listener",
-            idle,
-            connected,
-        ],
+        ["role", "client_id", "groups", "address", "language", "version", "protocol", "listener", idle, connected],
         [
             (
                 client.role,

@@ -26,18 +26,12 @@ _SAFE = re.compile(r"[%A-Za-z0-9_.-]+")
 class _Names(click.ParamType[str]):
     """A name that the broker knows."""
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the names that begin with what was typed."""
         del param
         wants_all = incomplete.startswith("%")
         names = _within(WAIT_S, lambda: self._ask(ctx, wants_all))
-        return [
-            CompletionItem(name)
-            for name in sorted(names)
-            if name.startswith(incomplete) and _SAFE.fullmatch(name)
-        ]
+        return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete) and _SAFE.fullmatch(name)]
 
     def _ask(self, ctx: click.Context, wants_all: bool) -> Iterable[str]:
         from reput_cli.connection import chosen_server, put_user_into_environment, tls_of
@@ -46,9 +40,7 @@ class _Names(click.ParamType[str]):
         servers = ctx.params.get("servers") or ()
         server, values = chosen_server(tuple(servers), ctx.params.get("context"), os.environ)
         tls = tls_of(ctx.params, values)
-        put_user_into_environment(
-            ctx.params.get("user"), ctx.params.get("secret_file"), values, may_ask=False
-        )
+        put_user_into_environment(ctx.params.get("user"), ctx.params.get("secret_file"), values, may_ask=False)
         with Admin(server, timeout_s=WAIT_S, connect_timeout_s=WAIT_S, tls=tls) as admin:
             return self.names(admin, wants_all)
 
@@ -87,9 +79,7 @@ class ContextName(click.ParamType[str]):
 
     name = "context"
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete from the file of contexts."""
         from reput_cli.connection import load_contexts
         from reput_cli.failures import CommandFailed
@@ -99,9 +89,7 @@ class ContextName(click.ParamType[str]):
             names = load_contexts().contexts
         except CommandFailed:
             return []
-        return [
-            CompletionItem(name) for name in names if name.startswith(incomplete) and _SAFE.fullmatch(name)
-        ]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete) and _SAFE.fullmatch(name)]
 
 
 def _within(seconds: float, ask: Callable[[], Iterable[str]]) -> list[str]:

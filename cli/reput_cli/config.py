@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reput_cli.failures import CommandFailed
-from reput_cli.options import (
-    Settings,
-    broker_option,
-    output_options,
-    shared_options,
-    warn_of_unknown_variables,
-)
+from reput_cli.options import Settings, broker_option, output_options, shared_options, warn_of_unknown_variables
 from reput_cli.output import Printer
 from reput_cli.serve import checked_config
 from reput_protocol.exit_codes import ExitCode
@@ -54,9 +48,7 @@ def show(settings: Settings, keys: tuple[str, ...], changed: bool, name: str | N
 
 
 @command.command()
-@click.option(
-    "-c", "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with options."
-)
+@click.option("-c", "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with options.")
 @click.option("--show", "with_values", is_flag=True, help="Print the options that are not at their default.")
 @output_options
 def check(settings: Settings, config_path: Path | None, with_values: bool) -> int:

@@ -201,10 +201,7 @@ def tls_of(given: Mapping[str, Any], context: Mapping[str, str]) -> TLS | None:
 
     try:
         return TLS(
-            ca=values["tls_ca"],
-            cert=values["tls_cert"],
-            key=values["tls_key"],
-            server_name=values["tls_server_name"],
+            ca=values["tls_ca"], cert=values["tls_cert"], key=values["tls_key"], server_name=values["tls_server_name"]
         )
     except ValueError:
         raise click.UsageError("--tls-key is the key of --tls-cert, which is not given") from None
@@ -225,9 +222,7 @@ def put_user_into_environment(
     """
     environ = os.environ
     if user is None and secret_file is not None and not environ.get(_USER):
-        raise CommandFailed(
-            "--secret-file has no user", remedy="--user NAME --secret-file FILE", code=ExitCode.USAGE
-        )
+        raise CommandFailed("--secret-file has no user", remedy="--user NAME --secret-file FILE", code=ExitCode.USAGE)
     if user is None and not environ.get(_USER) and "user" in of_context and "secret_file" in of_context:
         user, secret_file = of_context["user"], of_context["secret_file"]
     if user is not None:

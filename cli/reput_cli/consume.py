@@ -23,13 +23,7 @@ from reput_cli.positions import RangeType
 from reput_client import Consumer, PullConsumer
 from reput_client.blocking import Admin
 from reput_client.consume.pull import MessageSelector
-from reput_client.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    DamagedMessage,
-    RequestTimeout,
-    StoreUnavailable,
-)
+from reput_client.errors import ConnectFailed, ConnectionLost, DamagedMessage, RequestTimeout, StoreUnavailable
 from reput_client.positions import Position
 from reput_client.received import ReceivedMessage
 from reput_client.serialize.decoders import Decode, body_decoder, registry_credentials
@@ -93,9 +87,7 @@ class DecodeType(click.ParamType[Decode]):
 )  # fmt: skip
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue, without --group.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
-@click.option(
-    "-e", "--end", "to_end", is_flag=True, help="Stop at the messages stored when the command started."
-)
+@click.option("-e", "--end", "to_end", is_flag=True, help="Stop at the messages stored when the command started.")
 @click.option(
     "-f",
     "--format",
@@ -117,9 +109,7 @@ class DecodeType(click.ParamType[Decode]):
 )
 @click.option("--no-wait", is_flag=True, help="Fail if TOPIC does not exist, instead of waiting for it.")
 @click.option(
-    "--force",
-    is_flag=True,
-    help="Join GROUP even if its members read TOPIC with another filter; messages are lost.",
+    "--force", is_flag=True, help="Join GROUP even if its members read TOPIC with another filter; messages are lost."
 )
 @shared_options
 def command(
@@ -144,13 +134,9 @@ def command(
     unavailable broker. Damaged messages are reported on stderr and skipped; the exit code is then 7.
     """
     if sql is not None and tag != "*":
-        raise click.UsageError(
-            "--tag and --sql exclude each other; in an expression the tag is the property TAGS"
-        )
+        raise click.UsageError("--tag and --sql exclude each other; in an expression the tag is the property TAGS")
     if queue_id is not None and group is not None:
-        raise click.UsageError(
-            "--queue and --group exclude each other: the broker assigns queues to a group's members"
-        )
+        raise click.UsageError("--queue and --group exclude each other: the broker assigns queues to a group's members")
     render = _renderer(settings, text)
     start, end = span
     with settings.admin() as admin:
@@ -194,9 +180,7 @@ def _check_filter(admin: Admin, group: str, topic: str, wanted: MessageSelector,
         return  # new, or it may only be consumed
     for theirs in subscriptions:
         same_kind = theirs.expression_type == wanted.expression_type
-        if theirs.topic == topic and not (
-            same_kind and _parts(theirs.sub_string) == _parts(wanted.expression)
-        ):
+        if theirs.topic == topic and not (same_kind and _parts(theirs.sub_string) == _parts(wanted.expression)):
             what = (
                 f"the members of group {group} read {topic} with the filter {theirs.sub_string!r}, this one with "
                 f"{wanted.expression!r}"
@@ -336,9 +320,7 @@ class _Follower(_Reading):
                     await self._wait_for_the_broker(error)
                     continue
                 self._away = False
-                messages = [
-                    message for message in result.messages if end is None or message.queue_offset < end
-                ]
+                messages = [message for message in result.messages if end is None or message.queue_offset < end]
                 offset = result.next_begin_offset if end is None else min(result.next_begin_offset, end)
                 await out.send(messages)
 

@@ -27,9 +27,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("name")
-@click.option(
-    "--server", required=True, type=ServerType(), metavar="HOST[:PORT]", help="Brokers, joined by commas."
-)
+@click.option("--server", required=True, type=ServerType(), metavar="HOST[:PORT]", help="Brokers, joined by commas.")
 @click.option("--timeout", metavar="DURATION", help="Longest wait for a response, such as 10s.")
 @click.option("--user", metavar="NAME", help="Sign the requests as this user.")
 @click.option("--secret-file", metavar="FILE", help="File with the secret of the user.")
@@ -48,9 +46,7 @@ def add(
     values = {"server": server}
     if (user is None) != (secret_file is None):
         raise CommandFailed(
-            "a user needs a secret, and a secret a user",
-            remedy="--user NAME --secret-file FILE",
-            code=ExitCode.USAGE,
+            "a user needs a secret, and a secret a user", remedy="--user NAME --secret-file FILE", code=ExitCode.USAGE
         )
     if user is not None and secret_file is not None:
         values |= {"user": user, "secret_file": os.path.abspath(secret_file)}
@@ -64,9 +60,7 @@ def add(
     for key, value in tls.items():
         if value:
             # Files as the commands find them from any directory.
-            values[key] = (
-                "on" if value is True else value if key == "tls_server_name" else os.path.abspath(value)
-            )
+            values[key] = "on" if value is True else value if key == "tls_server_name" else os.path.abspath(value)
     known = load_contexts()
     known.contexts[name] = values
     if len(known.contexts) == 1:

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--port", type=int, default=10911, show_default=True, help="Port of the broker; 0 takes a free one."
-)
+@click.option("--port", type=int, default=10911, show_default=True, help="Port of the broker; 0 takes a free one.")
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 def command(port: int, http_port: int | None) -> int:
     """Run a broker with small files in a temporary directory, which is deleted at exit.

@@ -93,9 +93,7 @@ def chosen_by(expression: str | None) -> Chosen:
     if expression is None:
         return lambda _: True
     wanted = SqlFilter.parse(expression)
-    return lambda letter: wanted.matches(
-        encode_properties({**letter.properties, ATTEMPTS: str(letter.attempts)})
-    )
+    return lambda letter: wanted.matches(encode_properties({**letter.properties, ATTEMPTS: str(letter.attempts)}))
 
 
 def without_origin(expression: str | None) -> str:
@@ -111,9 +109,7 @@ def letters_of(admin: Admin, group: str) -> DeadLetters:
         CommandFailed: there are none.
     """
     why = f"there is no topic {dlq_topic(group)}"
-    with not_found_as(
-        TopicNotFound, f"group {group} has no dead letters", reason=why, remedy="reput dlq list"
-    ):
+    with not_found_as(TopicNotFound, f"group {group} has no dead letters", reason=why, remedy="reput dlq list"):
         return admin.dead_letters(group)
 
 
@@ -273,9 +269,7 @@ def _span(attempts: Counter[int]) -> str:
     "-o", "--from", "span", type=RangeType(), default="earliest", show_default=True, metavar="START[:END]",
     help="earliest, an offset, -N for the last N (of each broker), @TIME, @-15m, or a range of these.",
 )  # fmt: skip
-@click.option(
-    "-n", "--count", type=click.IntRange(min=1), default=10, show_default=True, help="At most this many."
-)
+@click.option("-n", "--count", type=click.IntRange(min=1), default=10, show_default=True, help="At most this many.")
 @click.option("-f", "--format", "text", help="Percent escapes, as for reput consume.")
 @filter_option
 @shared_options
@@ -480,9 +474,7 @@ class _Replay:
         which = " that match" if self.expression else ""
         to = f"topic {self.target}" if self.target else "the topics that they came from"
         was = f"; {replayed} of the group's were replayed before" if replayed else ""
-        self._printer.note(
-            f"up to {counted(number, 'dead letter')} of {self.group}{which} will be sent to {to}{was}"
-        )
+        self._printer.note(f"up to {counted(number, 'dead letter')} of {self.group}{which} will be sent to {to}{was}")
         confirm(
             self.settings,
             self.group,
@@ -530,17 +522,10 @@ class _Replay:
         sent = [place for place in places if place.queue_offset in wanted]
         return rest + self._replay(admin, name, sent, dry_run=False)
 
-    def _replay(
-        self, admin: Admin, name: str, places: list[LetterPlace], *, dry_run: bool
-    ) -> list[ReplayedLetter]:
+    def _replay(self, admin: Admin, name: str, places: list[LetterPlace], *, dry_run: bool) -> list[ReplayedLetter]:
         try:
             found = admin.replay_dead_letters(
-                self.group,
-                places,
-                broker_name=name,
-                target=self.target,
-                again=self.again,
-                dry_run=dry_run,
+                self.group, places, broker_name=name, target=self.target, again=self.again, dry_run=dry_run
             )
         except TopicNotFound as error:
             if self.target is None:

@@ -38,10 +38,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "group create": ("group create billing --retry-max 5",),
     "group alter": ("group alter billing --disable", "group alter billing --retry-max 5"),
     "group delete": ("group delete billing --dry-run",),
-    "group reset": (
-        "group reset billing orders --to @-1h --dry-run",
-        "group reset billing orders --to earliest",
-    ),
+    "group reset": ("group reset billing orders --to @-1h --dry-run", "group reset billing orders --to earliest"),
     "group skip": ("group skip billing orders",),
     "group clone": ("group clone billing billing-test --topic orders",),
     "message": ("message find orders o-42",),
@@ -101,10 +98,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "health": ("health", "health --url http://127.0.0.1:10913"),
     "user": ("user list",),
     "user list": ("user list",),
-    "user create": (
-        "user create alice --generate alice.secret",
-        "user create root --admin --data-dir /var/lib/reput",
-    ),
+    "user create": ("user create alice --generate alice.secret", "user create root --admin --data-dir /var/lib/reput"),
     "user alter": ("user alter alice --disable",),
     "user delete": ("user delete alice",),
     "acl": ("acl list",),
@@ -129,10 +123,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "generate systemd": ("generate systemd > reput.service",),
     "pipeline": ("pipeline archive --help",),
     "bench": ("bench produce --msgs 10000",),
-    "bench produce": (
-        "bench produce --msgs 100000 --inflight 64",
-        "bench produce --ack page_cache --batch 16",
-    ),
+    "bench produce": ("bench produce --msgs 100000 --inflight 64", "bench produce --ack page_cache --batch 16"),
     "bench consume": ("bench consume --verify",),
     "bench pubsub": ("bench pubsub --rate 1000 --duration 10s",),
     "help": ("help topic create", "help connection"),
@@ -146,9 +137,7 @@ def epilog(path: str) -> str | None:
     lines = EXAMPLES.get(path)
     if lines is None:
         return None
-    return "\b\n" + "\n".join(
-        ["Example:" if len(lines) == 1 else "Examples:", *(f"  reput {one}" for one in lines)]
-    )
+    return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  reput {one}" for one in lines)])
 
 
 def add_examples(command: click.Command, path: str) -> None:

@@ -169,21 +169,13 @@ def worded(error: BaseException) -> CommandFailed:
     table: list[tuple[type[BaseException], ExitCode, Callable[[], str | None]]] = [
         # Before its base class; its text has the remedy.
         (client_errors.TlsRefused, ExitCode.CANNOT_CONNECT, lambda: None),
-        (
-            client_errors.ConnectFailed,
-            ExitCode.CANNOT_CONNECT,
-            lambda: "reput serve, or another --server HOST:PORT",
-        ),
+        (client_errors.ConnectFailed, ExitCode.CANNOT_CONNECT, lambda: "reput serve, or another --server HOST:PORT"),
         (
             client_errors.BrokerNotFound,
             ExitCode.CANNOT_CONNECT,
             lambda: "reput topic route TOPIC, and the `advertise` option of the broker",
         ),
-        (
-            client_errors.ConnectionLost,
-            ExitCode.CANNOT_CONNECT,
-            lambda: "reput health, then the same command again",
-        ),
+        (client_errors.ConnectionLost, ExitCode.CANNOT_CONNECT, lambda: "reput health, then the same command again"),
         (
             client_errors.SendOutcomeUnknown,
             ExitCode.TIMEOUT,
@@ -202,16 +194,8 @@ def worded(error: BaseException) -> CommandFailed:
             ExitCode.TIMEOUT,
             lambda: "a longer --timeout, or a consumer that replies: reput group list",
         ),
-        (
-            protocol_errors.TopicNotFound,
-            ExitCode.NOT_FOUND,
-            lambda: _topic_remedy(str(error)),
-        ),
-        (
-            protocol_errors.GroupNotFound,
-            ExitCode.NOT_FOUND,
-            lambda: "reput group list, or reput group create NAME",
-        ),
+        (protocol_errors.TopicNotFound, ExitCode.NOT_FOUND, lambda: _topic_remedy(str(error))),
+        (protocol_errors.GroupNotFound, ExitCode.NOT_FOUND, lambda: "reput group list, or reput group create NAME"),
         (
             protocol_errors.RequestNotSupported,
             ExitCode.FAILED,

@@ -52,18 +52,7 @@ def list_groups(settings: Settings, show_all: bool) -> int:
     if printer.is_table:
         columns = ["group", "state", "since", "members", "topics", "lag", "lag_age"]
     else:
-        columns = [
-            "group",
-            "state",
-            "members",
-            "topics",
-            "lag",
-            "lag_age_s",
-            "since_ms",
-            "member",
-            "queue",
-            "reason",
-        ]
+        columns = ["group", "state", "members", "topics", "lag", "lag_age_s", "since_ms", "member", "queue", "reason"]
     printer.rows(columns, [_listed(printer, group) for group in groups])
     if printer.is_table:
         for group in groups:
@@ -79,10 +68,7 @@ def _listed(printer: Printer, group: GroupSummary) -> tuple[object, ...]:
     if printer.is_table:
         since = _ago(health.since_millis)
         return group.group, str(health.state), since, group.members, topics, group.lag, lag_age
-    since_ms, queue = (
-        _known(health.since_millis),
-        f"{health.topic}-{health.queue_id}" if health.topic else None,
-    )
+    since_ms, queue = (_known(health.since_millis), f"{health.topic}-{health.queue_id}" if health.topic else None)
     where = health.client_id or None, queue, health.reason or None
     return group.group, str(health.state), group.members, topics, group.lag, lag_age, since_ms, *where
 
@@ -171,12 +157,8 @@ def members(settings: Settings, group: str) -> int:
 
 @command.command()
 @click.argument("group", type=GROUP)
-@click.option(
-    "--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter."
-)
-@click.option(
-    "--orderly", is_flag=True, help="Members that consume by POP, gRPC clients too, get each queue in order."
-)
+@click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter.")
+@click.option("--orderly", is_flag=True, help="Members that consume by POP, gRPC clients too, get each queue in order.")
 @dry_run_option
 @shared_options
 def create(settings: Settings, group: str, retry_max: int | None, orderly: bool, dry_run: bool) -> int:
@@ -195,22 +177,16 @@ def create(settings: Settings, group: str, retry_max: int | None, orderly: bool,
 
 @command.command()
 @click.argument("group", type=GROUP)
-@click.option(
-    "--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter."
-)
+@click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter.")
 @click.option("--enable/--disable", "consume", default=None, help="Whether the group may consume.")
-@click.option(
-    "--broadcast/--no-broadcast", default=None, help="Whether the group may consume by broadcasting."
-)
+@click.option("--broadcast/--no-broadcast", default=None, help="Whether the group may consume by broadcasting.")
 @click.option(
     "--orderly/--not-orderly",
     default=None,
     help="Whether members that consume by POP, gRPC clients too, get each queue in order.",
 )
 @click.option(
-    "--expired",
-    type=click.Choice(["drop", DEAD_LETTER]),
-    help="What happens to messages whose time to live is over.",
+    "--expired", type=click.Choice(["drop", DEAD_LETTER]), help="What happens to messages whose time to live is over."
 )
 @dry_run_option
 @shared_options
@@ -229,12 +205,7 @@ def alter(
         raise CommandFailed("nothing to change", remedy="--disable, or --retry-max N", code=ExitCode.USAGE)
     with settings.admin() as admin:
         preview, changed = admin.changed_group(
-            group,
-            retry_max=retry_max,
-            consume=consume,
-            broadcast=broadcast,
-            orderly=orderly,
-            expired=expired,
+            group, retry_max=retry_max, consume=consume, broadcast=broadcast, orderly=orderly, expired=expired
         )
         if dry_run:
             show(settings, preview)
@@ -251,16 +222,10 @@ def alter(
 
 @command.command()
 @click.argument("group", type=GROUP)
-@click.option(
-    "--keep-offsets",
-    is_flag=True,
-    help="Keep the committed offsets.",
-)
+@click.option("--keep-offsets", is_flag=True, help="Keep the committed offsets.")
 @dry_run_option
 @click.option(
-    "--force",
-    is_flag=True,
-    help="Delete it even if members are online. With automatic creation they create it again.",
+    "--force", is_flag=True, help="Delete it even if members are online. With automatic creation they create it again."
 )
 @shared_options
 def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, force: bool) -> int:
@@ -329,21 +294,13 @@ def reset(
 @click.argument("topic", type=TOPIC)
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
 @click.option(
-    "--count",
-    type=click.IntRange(min=1),
-    help="Skip this many messages of --queue.  [default: all up to the end]",
+    "--count", type=click.IntRange(min=1), help="Skip this many messages of --queue.  [default: all up to the end]"
 )
 @_force_option
 @dry_run_option
 @shared_options
 def skip(
-    settings: Settings,
-    group: str,
-    topic: str,
-    queue_id: int | None,
-    count: int | None,
-    dry_run: bool,
-    force: bool,
+    settings: Settings, group: str, topic: str, queue_id: int | None, count: int | None, dry_run: bool, force: bool
 ) -> int:
     """Skip messages of TOPIC that GROUP has not consumed: all of them, or the next --count of a queue.
 

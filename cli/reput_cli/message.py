@@ -75,9 +75,7 @@ def _found(message_id: str) -> AbstractContextManager[None]:
 @click.argument("names", metavar="TOPIC [KEY]", nargs=-1)
 @click.option("-t", "--topic", type=TOPIC, help="Topic, instead of the argument.")
 @click.option("-k", "--key", help="Key or message_id, instead of the argument.")
-@click.option(
-    "-n", "--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most this many."
-)
+@click.option("-n", "--count", type=click.IntRange(1, 64), default=32, show_default=True, help="At most this many.")
 @click.option(
     "--between",
     type=(TIME, TIME),
@@ -105,9 +103,7 @@ def find(
     for message in found.messages:
         write_message(render(message))
     if not found.complete:
-        Printer(settings).note(
-            "messages may be missing: the key index is being rebuilt, or too many messages match"
-        )
+        Printer(settings).note("messages may be missing: the key index is being rebuilt, or too many messages match")
     if not found.messages:
         what = f"has the key {key!r}" if key else "was stored"
         raise CommandFailed(
@@ -118,9 +114,7 @@ def find(
     return ExitCode.DONE
 
 
-def _topic_and_key(
-    names: tuple[str, ...], topic: str | None, key: str | None, *, key_needed: bool
-) -> tuple[str, str]:
+def _topic_and_key(names: tuple[str, ...], topic: str | None, key: str | None, *, key_needed: bool) -> tuple[str, str]:
     left = list(names)
     if topic is None and left:
         topic = left.pop(0)

@@ -388,12 +388,7 @@ def _with_other_option(error: click.NoSuchOption, words: Sequence[str]) -> list[
         if not is_flag and not given and not equals:
             return None
     if near == "--secret-file":
-        return [
-            *before,
-            "--secret-file",
-            "FILE",
-            *(after if equals else after[1:]),
-        ]  # the secret is not repeated
+        return [*before, "--secret-file", "FILE", *(after if equals else after[1:])]  # the secret is not repeated
     return [*before, *chosen, *after]
 
 
@@ -410,9 +405,7 @@ def _with_other_value(error: click.BadParameter, words: Sequence[str]) -> list[s
         return None
     candidates = [f"@{value}", f"{value}s", value.upper(), value.lower()]
     if isinstance(param.type, click.Choice):
-        candidates += get_close_matches(
-            value.lower(), [str(each) for each in param.type.choices], n=1, cutoff=0.5
-        )
+        candidates += get_close_matches(value.lower(), [str(each) for each in param.type.choices], n=1, cutoff=0.5)
     for candidate in candidates:
         try:
             param.type.convert(candidate, param, error.ctx)
@@ -422,9 +415,7 @@ def _with_other_value(error: click.BadParameter, words: Sequence[str]) -> list[s
     return None
 
 
-def _with_fewer_arguments(
-    command: click.Command, extra: Sequence[str], words: Sequence[str]
-) -> list[str] | None:
+def _with_fewer_arguments(command: click.Command, extra: Sequence[str], words: Sequence[str]) -> list[str] | None:
     """Return the line with words that belong together in quotes, or with the option that was meant by -q."""
     if "-q" in words and words[words.index("-q") + 1 : words.index("-q") + 2] == list(extra):
         queues = next((name for name in ("--queues", "--queue") if name in _option_names(command)), None)

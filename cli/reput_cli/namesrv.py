@@ -16,17 +16,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "-c", "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with options."
-)
+@click.option("-c", "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with options.")
 @click.option("--data-dir", help="Directory of the key-value settings.")
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port of the name server; 0 takes a free one.")
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 @click.option("--address-file", help="Write the name server's address to this file once it is ready.")
-@click.option(
-    "--check", is_flag=True, help="Validate the configuration, its certificates and its users, and exit."
-)
+@click.option("--check", is_flag=True, help="Validate the configuration, its certificates and its users, and exit.")
 def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
     """Run a name server until SIGTERM or Ctrl-C; a second signal ends it immediately.
 

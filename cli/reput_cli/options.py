@@ -104,11 +104,7 @@ class SharedOption(click.Option):
     """
 
     def __init__(
-        self,
-        *arguments: Any,
-        subject: str = "connection",
-        line: tuple[str, str] | None = None,
-        **settings: Any,
+        self, *arguments: Any, subject: str = "connection", line: tuple[str, str] | None = None, **settings: Any
     ) -> None:
         super().__init__(*arguments, **settings)
         self.subject, self.line = subject, line
@@ -150,10 +146,7 @@ class Settings:
 
 
 broker_option = click.option(
-    "--broker",
-    "name",
-    metavar="NAME",
-    help="The master of this broker name, instead of the broker at --server.",
+    "--broker", "name", metavar="NAME", help="The master of this broker name, instead of the broker at --server."
 )
 
 
@@ -191,9 +184,7 @@ def waiting_message_options(unique_id: str) -> Callable[[_Command], _Command]:
 sent_message_options = added(
     click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable."),
     click.option("-t", "--tag", help="Tag to filter by."),
-    click.option(
-        "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
-    ),
+    click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."),
 )
 """Adds `--key`, `--tag` and `--property` of a message to send; `properties_of` reads the last."""
 
@@ -209,9 +200,7 @@ def tls_options(option: Callable[..., Callable[[Any], Any]] = click.option) -> C
         option("--tls-ca", metavar="FILE", help="Authorities to trust, in PEM.  [default: the system's]"),
         option("--tls-cert", metavar="FILE", help="Certificate to present to the broker, in PEM."),
         option("--tls-key", metavar="FILE", help="Its key, if it is not in the same file."),
-        option(
-            "--tls-server-name", metavar="NAME", help="Name in the broker's certificate, if not its address."
-        ),
+        option("--tls-server-name", metavar="NAME", help="Name in the broker's certificate, if not its address."),
     )
 
 
@@ -221,9 +210,7 @@ def properties_of(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise CommandFailed(
-                f"property {text!r} has no value", remedy="-p NAME=VALUE", code=ExitCode.USAGE
-            )
+            raise CommandFailed(f"property {text!r} has no value", remedy="-p NAME=VALUE", code=ExitCode.USAGE)
         properties[name] = value
     return properties
 
@@ -233,9 +220,7 @@ def output_options(command: _Command) -> _Command:
 
     @_about_output()
     @functools.wraps(command)
-    def with_settings(
-        output: str | None, wants_json: bool, no_color: bool, quiet: bool, **arguments: Any
-    ) -> Any:
+    def with_settings(output: str | None, wants_json: bool, no_color: bool, quiet: bool, **arguments: Any) -> Any:
         settings = Settings("", 0.0, _form(output, wants_json), _has_color(no_color), quiet, yes=False)
         return command(settings=settings, **arguments)
 
@@ -261,15 +246,10 @@ def shared_options(command: _Command, offline: Collection[str] = (), *, json_fla
         f"[default: REPUT_SERVER, the context in use, or {DEFAULT_SERVER}]",
     )
     @_connection_option(
-        "--context",
-        type=CONTEXT,
-        metavar="NAME",
-        help="Connect with the settings of this context: reput context list.",
+        "--context", type=CONTEXT, metavar="NAME", help="Connect with the settings of this context: reput context list."
     )
     @_connection_option(
-        "--user",
-        metavar="NAME",
-        help="Sign the requests as this user.  [default: REPUT_USER, or that of the context]",
+        "--user", metavar="NAME", help="Sign the requests as this user.  [default: REPUT_USER, or that of the context]"
     )
     @_connection_option(
         "--secret-file",

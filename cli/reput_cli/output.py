@@ -168,8 +168,7 @@ class Printer:
         if len(cells) > _LONG_ROWS:
             # Rich takes a millisecond for a row of seven cells.
             widths = [
-                max(map(cell_len, column))
-                for column in zip([name.upper() for name in columns], *cells, strict=True)
+                max(map(cell_len, column)) for column in zip([name.upper() for name in columns], *cells, strict=True)
             ]
             if sum(widths) + 2 * len(widths) <= console.width:
                 write_line(_aligned([name.upper() for name in columns], widths))
@@ -267,9 +266,7 @@ def _number(value: float) -> str:
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     from rich.cells import cell_len
 
-    return "  ".join(
-        [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
-    ).rstrip()
+    return "  ".join([cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]).rstrip()
 
 
 def _plain(value: Any) -> str:

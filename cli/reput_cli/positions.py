@@ -21,9 +21,7 @@ class TimeType(click.ParamType[int]):
         time_ms = Position.parse_time(str(value))
         if time_ms is None:
             raise click.BadParameter(
-                f"{str(value)!r} is not a time: write 2026-01-02T03:04:05Z, or -15m for 15 minutes ago",
-                ctx,
-                param,
+                f"{str(value)!r} is not a time: write 2026-01-02T03:04:05Z, or -15m for 15 minutes ago", ctx, param
             )
         return time_ms
 

@@ -28,8 +28,7 @@ def show(settings: Settings, preview: Preview) -> None:
     if preview.columns:
         brokers = preview.brokers or [""] * len(preview.rows)
         printer.rows_by_broker(
-            list(preview.columns),
-            [(broker, tuple(row)) for broker, row in zip(brokers, preview.rows, strict=True)],
+            list(preview.columns), [(broker, tuple(row)) for broker, row in zip(brokers, preview.rows, strict=True)]
         )
     for text in (preview.text, preview.loses, *preview.notes):
         if text is not None:
@@ -71,9 +70,7 @@ def may_proceed(
     return True
 
 
-def confirm(
-    settings: Settings, name: str, question: str, failed: str, *, needs_terminal: bool = False
-) -> None:
+def confirm(settings: Settings, name: str, question: str, failed: str, *, needs_terminal: bool = False) -> None:
     """Return if the user types a name, or has given --yes.
 
     Args:
@@ -88,10 +85,7 @@ def confirm(
         return
     if needs_terminal and not sys.stdin.isatty():
         raise CommandFailed(
-            failed,
-            reason="there is no terminal to ask for confirmation",
-            remedy="--yes",
-            code=ExitCode.USAGE,
+            failed, reason="there is no terminal to ask for confirmation", remedy="--yes", code=ExitCode.USAGE
         )
     if click.prompt(question, err=True) != name:
         raise CommandFailed(failed, reason="the name was not typed")

@@ -43,9 +43,7 @@ _SENT_ALONE = ("delay_s", "delay_level", "deliver_at", "priority", "ttl_s")
 @click.argument("body", required=False)
 @sent_message_options
 @click.option("--queue", "queue_id", type=int, help="Queue to send to; default: round robin.")
-@click.option(
-    "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
-)
+@click.option("--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True)
 @click.option("--ordering-key", help="Messages with the same ordering key go to the same queue, in order.")
 @click.option(
     "--deduplicate/--no-deduplicate",
@@ -54,13 +52,9 @@ _SENT_ALONE = ("delay_s", "delay_level", "deliver_at", "priority", "ttl_s")
     help="Repeat sends that get no response, until --timeout; the broker stores each once.",
 )
 @click.option("--delay", type=DURATION, help="Deliver after this time: 500ms, 5m, 2h.")
-@click.option(
-    "--delay-level", type=click.IntRange(1, 18), help="Deliver after the delay of this RocketMQ level."
-)
+@click.option("--delay-level", type=click.IntRange(1, 18), help="Deliver after the delay of this RocketMQ level.")
 @click.option("--at", type=TIME, help="Deliver at this time: 2026-01-02T03:04:05Z.")
-@click.option(
-    "--priority", type=click.IntRange(0), help="Popped before lower ones in a topic of the type PRIORITY."
-)
+@click.option("--priority", type=click.IntRange(0), help="Popped before lower ones in a topic of the type PRIORITY.")
 @click.option("--ttl", type=DURATION, help="Not delivered any more after this time: 30s, 5m, 2h.")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Send this file as one message.")
 @click.option(
@@ -131,9 +125,7 @@ def command(
             printer.note("one message per line; Ctrl-D ends")
 
         def send(messages: list[Message]) -> None:
-            receipts = _post(
-                producer, messages, {"ack": ack, "queue_id": queue_id, "ordering_key": ordering_key}
-            )
+            receipts = _post(producer, messages, {"ack": ack, "queue_id": queue_id, "ordering_key": ordering_key})
             add(len(receipts))
             if settings.output:
                 for receipt in receipts:
@@ -182,10 +174,7 @@ def _send_lines(parse: Callable[[bytes], Message], send: Callable[[list[Message]
             stored = {number for number, receipt in enumerate(error.receipts) if receipt is not None}
             first, last = min(error.errors, default=0), max({0, *error.errors, *stored})
             raise _failed_at(
-                count + first + 1,
-                count + len(stored),
-                error.errors.get(first, error),
-                last=count + last + 1,
+                count + first + 1, count + len(stored), error.errors.get(first, error), last=count + last + 1
             ) from error
         except ReputError as error:
             raise _failed_at(count + 1, count, error) from error
@@ -211,8 +200,7 @@ def _failed_at(line: int, stored: int, error: Exception, *, last: int = 0) -> Co
         remedy = f"correct line {line}, and send it and the lines after it again"
     if isinstance(error, SendOutcomeUnknown):
         remedy = (
-            f"{remedy}; without --no-deduplicate the command repeats such sends until --timeout, "
-            "which can be longer"
+            f"{remedy}; without --no-deduplicate the command repeats such sends until --timeout, which can be longer"
         )
     return CommandFailed(
         f"line {line}: {failure.what}; {done}", reason=failure.reason, remedy=remedy, code=failure.code
@@ -269,15 +257,7 @@ def _check_fields(fields: Any) -> None:
 _FIELDS = {"body": str, "body_base64": str, "tag": str, "keys": list, "properties": dict}
 # Ignored, so that output of `reput consume -O json` can be sent again.
 _FIELDS_OF_STORED = frozenset(
-    (
-        "topic",
-        "queue_id",
-        "queue_offset",
-        "message_id",
-        "offset_message_id",
-        "store_timestamp_ms",
-        "born_timestamp_ms",
-    )
+    ("topic", "queue_id", "queue_offset", "message_id", "offset_message_id", "store_timestamp_ms", "born_timestamp_ms")
 )
 
 
@@ -294,9 +274,7 @@ def _own_properties(fields: dict[str, Any], template: dict[str, Any]) -> tuple[d
         expiry = take_expiry(properties)
         if template["ttl_s"] is not None:
             expiry = {}
-    own = {
-        name: value for name, value in properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY", "WAIT")
-    }
+    own = {name: value for name, value in properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY", "WAIT")}
     return own, expiry
 
 

@@ -24,23 +24,15 @@ _SPANS_S = 2.0
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=_PORT, default=8081, show_default=True, help="Port for gRPC clients; 0 takes a free one.")
 @click.option(
-    "--port", type=_PORT, default=8081, show_default=True, help="Port for gRPC clients; 0 takes a free one."
+    "--advertise", metavar="HOST:PORT", help="Address in routes.  [default: the one that the client has connected to]"
 )
-@click.option(
-    "--advertise",
-    metavar="HOST:PORT",
-    help="Address in routes.  [default: the one that the client has connected to]",
-)
-@click.option(
-    "--listen-tls-cert", type=_FILE, help="Certificate of the proxy, in PEM; its clients must then use TLS."
-)
+@click.option("--listen-tls-cert", type=_FILE, help="Certificate of the proxy, in PEM; its clients must then use TLS.")
 @click.option("--listen-tls-key", type=_FILE, help="Key of the certificate, in PEM.")
 @click.option("--http-port", type=_PORT, help="Port of /metrics, /healthz and /readyz.")
 @click.option(
-    "--users",
-    type=_FILE,
-    help="File of reput user; clients must sign as one of its users, and get its rights.",
+    "--users", type=_FILE, help="File of reput user; clients must sign as one of its users, and get its rights."
 )
 @click.option(
     "--ack",
@@ -125,9 +117,7 @@ def command(
         log.info("proxy_ready", address=running.address, http=running.http_address, server=settings.server)
         if users is None:
             whose = "any client of the brokers" if credentials is None else f"user {credentials.user}"
-            log.warning(
-                "requests_need_no_signature", hint=f"every client has the rights of {whose}; see --users"
-            )
+            log.warning("requests_need_no_signature", hint=f"every client has the rights of {whose}; see --users")
         if address_file is not None:
             Path(address_file).write_text(running.address)
 
@@ -165,9 +155,7 @@ def _exporter(endpoint: str) -> SpanExporter:
     from reput_broker.observe.span_exporter import SpanExporter
 
     try:
-        exporter = SpanExporter(
-            endpoint, {"service.name": "reput-proxy", "service.version": broker_version()}
-        )
+        exporter = SpanExporter(endpoint, {"service.name": "reput-proxy", "service.version": broker_version()})
     except ModuleNotFoundError:
         raise CommandFailed("--tracing-endpoint needs the extra otel: pip install 'reput[otel]'") from None
     exporter.start()

@@ -77,9 +77,7 @@ def compile_format(text: str) -> Callable[[ReceivedMessage], str]:
         if unknown_letter or unknown_encoding:
             raise CommandFailed(
                 f"unknown escape {match[0]!r} in the format",
-                remedy="one of "
-                + " ".join(f"%{letter}" for letter in _LETTERS)
-                + " %v{hex} %v{base64} %v{json}",
+                remedy="one of " + " ".join(f"%{letter}" for letter in _LETTERS) + " %v{hex} %v{base64} %v{json}",
                 code=ExitCode.USAGE,
             )
 

@@ -37,9 +37,7 @@ def command(
     """
     data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
     message = Message(topic, data, tag, keys, properties_of(properties))
-    with Producer(
-        settings.server, group="reput-cli", timeout_s=settings.timeout_s, tls=settings.tls
-    ) as producer:
+    with Producer(settings.server, group="reput-cli", timeout_s=settings.timeout_s, tls=settings.tls) as producer:
         _print(settings, producer.request(message, queue_id=queue_id))
     return ExitCode.DONE
 

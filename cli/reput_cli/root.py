@@ -92,11 +92,7 @@ class _LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command, without importing any."""
-        return [
-            CompletionItem(name, help=text)
-            for name, (_, text) in _COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
+        return [CompletionItem(name, help=text) for name, (_, text) in _COMMANDS.items() if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, without importing them."""

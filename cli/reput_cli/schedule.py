@@ -31,9 +31,7 @@ def command() -> None:
 @click.argument("body", default="")
 @sent_message_options
 @click.option("--ordering-key", help="All messages go to the queue of this key.")
-@click.option(
-    "--priority", type=click.IntRange(0), help="Popped before lower ones in a topic of the type PRIORITY."
-)
+@click.option("--priority", type=click.IntRange(0), help="Popped before lower ones in a topic of the type PRIORITY.")
 @click.option("--time-zone", default="UTC", show_default=True, help="Of CRON, such as Europe/Berlin.")
 @click.option(
     "--catch-up",

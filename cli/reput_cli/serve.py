@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "-c", "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with options."
-)
+@click.option("-c", "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with options.")
 @click.option("--data-dir", help="Store directory.")
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port of the broker; 0 takes a free one.")
@@ -38,12 +36,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Number of brokers to run as one cluster on ports 10 apart, to use as many cores; none copies another.",
 )
-@click.option(
-    "--check", is_flag=True, help="Validate the configuration, its certificates and its users, and exit."
-)
-def command(
-    config_path: Path | None, brokers: int, check: bool, address_file: str | None, **flags: Any
-) -> int:
+@click.option("--check", is_flag=True, help="Validate the configuration, its certificates and its users, and exit.")
+def command(config_path: Path | None, brokers: int, check: bool, address_file: str | None, **flags: Any) -> int:
     """Run the broker until SIGTERM or Ctrl-C; a second signal ends it immediately.
 
     Flags override the environment (REPUT_STORE__FLUSH=async), and that over the file.

@@ -59,9 +59,7 @@ def command() -> None:
 @directory_options
 @delay_levels_option
 @click.option("--yes", is_flag=True, help="Repair it. Without --yes the command only shows what it would do.")
-def repair(
-    directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, yes: bool
-) -> int:
+def repair(directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, yes: bool) -> int:
     """Show what a repair of DIR would correct and truncate; with --yes, do it.
 
     A damaged field of a record is corrected if the other fields determine its value. The log is truncated at the
@@ -103,9 +101,7 @@ def repair(
     for line in (*plan.lines(), *result.lines):
         write_line(line)
     write_line(f"copies of the changed bytes: {result.side_directory}")
-    printer.note(
-        f"the log ends at offset {result.end_offset}; the next start of the broker completes the recovery"
-    )
+    printer.note(f"the log ends at offset {result.end_offset}; the next start of the broker completes the recovery")
     return ExitCode.DONE
 
 
@@ -216,12 +212,8 @@ def _refuse_damage(verification: Verification) -> None:
 @command.command()
 @directory_options
 @delay_levels_option
-@click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to print of each kind."
-)
-def verify(
-    directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, limit: int
-) -> int:
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to print of each kind.")
+def verify(directory: StoreDirectory, settings: Settings, delay_levels_ms: tuple[int, ...] | None, limit: int) -> int:
     """Check every record, queue unit, index entry, checkpoint and table in DIR against each other.
 
     Changes nothing. Names each fault by file and byte. Exits with 0 if there is no fault, otherwise with 7.
@@ -237,8 +229,7 @@ def verify(
     }
     if printer.is_json:
         faults = [
-            {"kind": f.kind, "file": str(f.file), "position": f.position, "reason": f.reason}
-            for f in report.faults
+            {"kind": f.kind, "file": str(f.file), "position": f.position, "reason": f.reason} for f in report.faults
         ]
         printer.json_line(
             {
@@ -279,9 +270,7 @@ class QueueName(click.ParamType["tuple[str, int]"]):
 
     name = "topic/id"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         """Return topic and queue id."""
         if isinstance(value, tuple):
             return value
@@ -297,14 +286,10 @@ class QueueName(click.ParamType["tuple[str, int]"]):
     "--log", "what", flag_value="log", default="log", help="Records (the default); positions are log offsets."
 )
 @click.option("--queue", type=QueueName(), help="Units of a queue; positions are queue offsets.")
-@click.option(
-    "--index", "what", flag_value="index", help="Headers and entries of the key index; log offsets."
-)
+@click.option("--index", "what", flag_value="index", help="Headers and entries of the key index; log offsets.")
 @click.option("--checkpoint", "what", flag_value="checkpoint", help="The fields of the checkpoint.")
 @click.option("--topics", "what", flag_value="topics", help="The topics, and the ends of their queues.")
-@click.option(
-    "--offsets", "what", flag_value="offsets", help="Committed offsets, those in the journal included."
-)
+@click.option("--offsets", "what", flag_value="offsets", help="Committed offsets, those in the journal included.")
 @click.option("--from", "start", type=click.IntRange(0), help="First position.")
 @click.option("--to", "stop", type=click.IntRange(0), help="Position to stop before.")
 @click.option("--count", type=click.IntRange(1), help="At most this many.")
@@ -332,9 +317,7 @@ def dump(
                 if printer.is_json:
                     printer.json_line(row)
                 else:
-                    write_line(
-                        "  ".join(f"{key}={_text(value)}" for key, value in row.items() if value is not None)
-                    )
+                    write_line("  ".join(f"{key}={_text(value)}" for key, value in row.items() if value is not None))
         except NotThere as error:
             raise CommandFailed(
                 str(error), remedy=f"reput store dump {directory.root} --topics", code=ExitCode.NOT_FOUND
@@ -380,9 +363,7 @@ class _PositionType(click.ParamType[Position]):
         position, end = RangeType().convert(value, param, ctx)
         if end is not None or position.word or (position.offset is not None and position.offset < 0):
             self.fail(
-                f"{value!r} is neither a queue offset nor a time such as @2026-01-02T03:04:05Z or @-15m",
-                param,
-                ctx,
+                f"{value!r} is neither a queue offset nor a time such as @2026-01-02T03:04:05Z or @-15m", param, ctx
             )
         return position
 
@@ -395,16 +376,9 @@ _POSITION = _PositionType()
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--from", "start", type=_POSITION, help="First queue offset of each queue, or @TIME.")
 @click.option("--to", "stop", type=_POSITION, help="Queue offset of each queue, or @TIME, to stop before.")
+@click.option("-f", "--format", "form", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True)
 @click.option(
-    "-f", "--format", "form", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True
-)
-@click.option(
-    "-o",
-    "--file",
-    "target",
-    type=click.Path(path_type=Path),
-    default="-",
-    help="File to write.  [default: stdout]",
+    "-o", "--file", "target", type=click.Path(path_type=Path), default="-", help="File to write.  [default: stdout]"
 )
 def export(
     directory: StoreDirectory,

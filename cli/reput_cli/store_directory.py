@@ -42,9 +42,7 @@ class DelayLevelsType(click.ParamType["tuple[int, ...]"]):
 
     name = "levels"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """Return the delays; an invalid one is refused."""
         from reput_protocol.record.delays import parse_delay_levels
 
@@ -81,10 +79,7 @@ def directory_options(command: _Command) -> _Command:
     @directory_argument
     @commit_log_dir_option
     @click.option(
-        "--commit-log-file-size",
-        type=SIZE,
-        default="0",
-        help="Size of a log file.  [default: what the files have]",
+        "--commit-log-file-size", type=SIZE, default="0", help="Size of a log file.  [default: what the files have]"
     )
     @click.option(
         "--consume-queue-entries",
@@ -108,9 +103,7 @@ def directory_options(command: _Command) -> _Command:
         index_slots: int,
         **arguments: Any,
     ) -> Any:
-        directory = StoreDirectory(
-            root, commit_log_dirs, commit_log_file_size, consume_queue_entries, index_slots
-        )
+        directory = StoreDirectory(root, commit_log_dirs, commit_log_file_size, consume_queue_entries, index_slots)
         require_store(directory)
         return command(directory=directory, **arguments)
 
@@ -129,9 +122,9 @@ def require_store(directory: StoreDirectory) -> None:
             reason=f"it belongs to {owner.st_uid}:{owner.st_gid}, with mode {owner.st_mode & 0o7777:o}",
             remedy=f"run the command as user id {owner.st_uid}",
         )
-    if not any(
-        (root / name).exists() for name in ("commitlog", "consumequeue", "checkpoint", "config")
-    ) and not (directory.commit_log_dirs):
+    if not any((root / name).exists() for name in ("commitlog", "consumequeue", "checkpoint", "config")) and not (
+        directory.commit_log_dirs
+    ):
         raise CommandFailed(
             f"{root} is not a store directory",
             reason="it has no commitlog, consumequeue, checkpoint or config",
@@ -151,10 +144,7 @@ def _geometry_of(directory: StoreDirectory) -> Geometry:
     from reput_protocol.store.layout import Geometry
 
     return Geometry(
-        directory.commit_log_file_size,
-        directory.consume_queue_entries,
-        directory.index_slots,
-        directory.index_entries,
+        directory.commit_log_file_size, directory.consume_queue_entries, directory.index_slots, directory.index_entries
     )
 
 
@@ -222,14 +212,7 @@ def progress(settings: Settings, what: str) -> Iterator[Callable[[int, int], Non
         yield lambda _done, _total: None
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     bar = Progress(
         TextColumn("{task.description}"),

@@ -49,13 +49,9 @@ _SHORT: Final = {"in": "in_per_s", "out": "out_per_s", "size": "size_bytes", "ag
 @click.option("--sort", metavar="COLUMN", help="Sort by this column, such as in, lag, size or topic.")
 @click.option("--interval", type=DURATION, default="2s", show_default=True, help="Time between two updates.")
 @click.option("--once", is_flag=True, help="Print the table once, and exit.")
-@click.option(
-    "-a", "--all", "show_all", is_flag=True, help="System, retry and dead-letter topics, system groups too."
-)
+@click.option("-a", "--all", "show_all", is_flag=True, help="System, retry and dead-letter topics, system groups too.")
 @shared_options
-def command(
-    settings: Settings, view: str, sort: str | None, interval: float, once: bool, show_all: bool
-) -> int:
+def command(settings: Settings, view: str, sort: str | None, interval: float, once: bool, show_all: bool) -> int:
     """Watch topics, groups or clients of all brokers, until q or Ctrl-C.
 
     Keys: t, g and c show topics, groups and clients, s sorts by the next column. Rates are messages per second: in
@@ -118,11 +114,9 @@ class _Watch:
 
     def update(self) -> None:
         """Ask the brokers. Raises ReputError at the first time; later errors are shown, and the rows stay."""
-        read: Callable[[], Iterator[Row]] = {
-            "topics": self._topics,
-            "groups": self._groups,
-            "clients": self._clients,
-        }[self.view]
+        read: Callable[[], Iterator[Row]] = {"topics": self._topics, "groups": self._groups, "clients": self._clients}[
+            self.view
+        ]
         try:
             self.rows = list(read())
         except ReputError as error:
@@ -156,16 +150,12 @@ class _Watch:
             for one in self.admin.topic_summaries(broker_name=broker, permitted=True):
                 if one.kind != "normal" and not self.show_all:
                     continue
-                row = merged.setdefault(
-                    one.topic, dict.fromkeys(_COLUMNS["topics"], 0) | {"topic": one.topic}
-                )
+                row = merged.setdefault(one.topic, dict.fromkeys(_COLUMNS["topics"], 0) | {"topic": one.topic})
                 rate = self._rate(f"{broker}/{one.topic}", one.end_offsets)
                 row["queues"] += one.read_queue_nums
                 row["messages"] += one.messages
                 row["size_bytes"] += one.size_bytes
-                row["in_per_s"] = round(
-                    row["in_per_s"] + (one.put_tps if rate is None else max(0.0, rate)), 1
-                )
+                row["in_per_s"] = round(row["in_per_s"] + (one.put_tps if rate is None else max(0.0, rate)), 1)
                 row["out_per_s"] = round(row["out_per_s"] + one.get_tps, 1)
                 row["delayed"] += one.delayed
         yield from merged.values()
@@ -309,9 +299,7 @@ def _picture(watch: _Watch, console: Console) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     for column in columns:
         title = _title(column).upper() + ("*" if column == watch.column else "")
-        table.add_column(
-            title, justify="right" if column in _NUMBERS else "left", overflow="ellipsis", no_wrap=True
-        )
+        table.add_column(title, justify="right" if column in _NUMBERS else "left", overflow="ellipsis", no_wrap=True)
     for row in watch.rows[: max(1, console.height - 5)]:
         table.add_row(*_cells(columns, [row[column] for column in columns]))
     keys = Text("t topics  g groups  c clients  s sort  r refresh  q quit", style="dim")

@@ -16,13 +16,7 @@ from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, may_proceed, refuse, show
 from reput_client.blocking import Admin
 from reput_client.errors import BrokersFailed
-from reput_protocol.commands.topic import (
-    MESSAGE_TYPES,
-    PERMISSION_NAMES,
-    PERMISSIONS,
-    QUEUES_MAX,
-    TopicSummary,
-)
+from reput_protocol.commands.topic import MESSAGE_TYPES, PERMISSION_NAMES, PERMISSIONS, QUEUES_MAX, TopicSummary
 from reput_protocol.errors import PermissionDenied, ReputError, RequestNotSupported, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -75,9 +69,7 @@ def list_topics(settings: Settings, pattern: str | None, show_all: bool, sort: s
     if hidden:
         printer.note(f"left out: {counted(hidden, 'topic')}, on which the user lacks the right 'describe'")
     shown = [
-        (broker, one)
-        for broker, one in found
-        if (show_all or one.kind == "normal") and _matches(one.topic, pattern)
+        (broker, one) for broker, one in found if (show_all or one.kind == "normal") and _matches(one.topic, pattern)
     ]
     shown.sort(key=lambda each: (_SORTS[sort](each[1]), each[0]))
     printer.rows_by_broker(
@@ -104,15 +96,7 @@ def _row(printer: Printer, one: TopicSummary) -> tuple[object, ...]:
     permission = PERMISSION_NAMES[one.perm & 6]
     rates = (round(one.put_tps, 1), round(one.get_tps, 1))
     if not printer.is_table:
-        return (
-            one.topic,
-            one.read_queue_nums,
-            one.write_queue_nums,
-            permission,
-            one.messages,
-            *rates,
-            one.size_bytes,
-        )
+        return (one.topic, one.read_queue_nums, one.write_queue_nums, permission, one.messages, *rates, one.size_bytes)
     queues = str(one.read_queue_nums)
     if one.write_queue_nums != one.read_queue_nums:
         queues += f", {one.write_queue_nums} for writing"
@@ -175,9 +159,7 @@ def _of_rocketmqs_broker(admin: Admin, broker: str, name: str) -> TopicSummary |
         config.read_queue_nums,
         config.write_queue_nums,
         config.perm,
-        messages=sum(
-            each.max_offset - each.min_offset for queue, each in stats if queue.broker_name == broker
-        ),
+        messages=sum(each.max_offset - each.min_offset for queue, each in stats if queue.broker_name == broker),
     )
 
 
@@ -189,10 +171,7 @@ def describe(settings: Settings, topic: str) -> int:
     with settings.admin() as admin:
         table = admin.topic_stats(topic).offset_table
     rows = [
-        (
-            queue.broker_name,
-            (topic, queue.queue_id, one.min_offset, one.max_offset, one.max_offset - one.min_offset),
-        )
+        (queue.broker_name, (topic, queue.queue_id, one.min_offset, one.max_offset, one.max_offset - one.min_offset))
         for queue, one in sorted(table.items())
     ]
     Printer(settings).rows_by_broker(["topic", "queue", "start", "end", "messages"], rows)
@@ -205,11 +184,7 @@ def describe(settings: Settings, topic: str) -> int:
 @click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
 @_type_option
 @click.option(
-    "--broker",
-    "brokers",
-    multiple=True,
-    metavar="NAME",
-    help="Only on this broker; repeatable.  [default: all]",
+    "--broker", "brokers", multiple=True, metavar="NAME", help="Only on this broker; repeatable.  [default: all]"
 )
 @dry_run_option
 @shared_options
@@ -244,12 +219,7 @@ def create(
 @dry_run_option
 @shared_options
 def alter(
-    settings: Settings,
-    topic: str,
-    queues: int | None,
-    permission: str | None,
-    message_type: str | None,
-    dry_run: bool,
+    settings: Settings, topic: str, queues: int | None, permission: str | None, message_type: str | None, dry_run: bool
 ) -> int:
     """Change the number of queues, the permission or the type of TOPIC; its messages stay."""
     if queues is None and permission is None and message_type is None:
@@ -268,8 +238,7 @@ def alter(
             click.confirm(f"{preview.loses}. Continue?", abort=True, err=True)
         config = admin.change_topic(topic, **changes)
     Printer(settings).note(
-        f"topic {topic} has {counted(config.read_queue_nums, 'queue')}, "
-        f"permission {PERMISSION_NAMES[config.perm & 6]}"
+        f"topic {topic} has {counted(config.read_queue_nums, 'queue')}, permission {PERMISSION_NAMES[config.perm & 6]}"
     )
     return ExitCode.DONE
 
@@ -302,13 +271,7 @@ def route(settings: Settings, topic: str) -> int:
         found = admin.route(topic)
     addresses = {broker.broker_name: broker.broker_addrs for broker in found.broker_datas}
     rows = [
-        (
-            topic,
-            queue.broker_name,
-            addresses[queue.broker_name].get(0),
-            queue.read_queue_nums,
-            queue.write_queue_nums,
-        )
+        (topic, queue.broker_name, addresses[queue.broker_name].get(0), queue.read_queue_nums, queue.write_queue_nums)
         for queue in found.queue_datas
     ]
     Printer(settings).rows(["topic", "broker", "address", "read_queues", "write_queues"], rows)

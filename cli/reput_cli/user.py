@@ -18,9 +18,7 @@ from reput_cli.user_store import UserStore, check_known, note_differences, user_
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.wire.signature import check_user_name
 
-_new_secret_option = click.option(
-    "--new-secret-file", metavar="FILE", help="File with the user's new secret."
-)
+_new_secret_option = click.option("--new-secret-file", metavar="FILE", help="File with the user's new secret.")
 _generate_option = click.option(
     "--generate", metavar="FILE", help="Make a new secret, and write it into this new file."
 )
@@ -62,11 +60,7 @@ def list_users(settings: Settings, store: UserStore) -> int:
 @click.argument("name")
 @click.option("--admin", is_flag=True, help="May do everything.")
 @click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    metavar="NAME",
-    help="A named set of rules that the user gets. Repeatable.",
+    "--group", "groups", multiple=True, metavar="NAME", help="A named set of rules that the user gets. Repeatable."
 )
 @_new_secret_option
 @_generate_option
@@ -105,11 +99,7 @@ def create(
 @click.option("--admin/--no-admin", default=None, help="Whether it may do everything.")
 @click.option("--enable/--disable", default=None, help="Whether its requests are accepted.")
 @click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    metavar="NAME",
-    help="The named sets of rules that the user gets. Repeatable.",
+    "--group", "groups", multiple=True, metavar="NAME", help="The named sets of rules that the user gets. Repeatable."
 )
 @click.option("--no-groups", is_flag=True, help="Remove all named sets of rules from the user.")
 @_new_secret_option
@@ -138,12 +128,7 @@ def alter(
         show(
             settings,
             preview_alter_user(
-                table,
-                name,
-                has_new_secret=has_new_secret,
-                is_admin=admin,
-                is_enabled=enable,
-                groups=of_groups,
+                table, name, has_new_secret=has_new_secret, is_admin=admin, is_enabled=enable, groups=of_groups
             ),
         )
         return ExitCode.DONE
@@ -195,9 +180,7 @@ def _new_secret(name: str, secret_file: str | None, generate: str | None) -> Ite
     try:
         write_private(path, secret.encode() + b"\n")
     except OSError as error:
-        raise CommandFailed(
-            f"cannot create {generate}", reason=error.strerror, code=ExitCode.USAGE
-        ) from error
+        raise CommandFailed(f"cannot create {generate}", reason=error.strerror, code=ExitCode.USAGE) from error
     try:
         yield secret
     except (BrokerError, CommandFailed, BrokersFailed) as error:
@@ -222,9 +205,7 @@ def _read_secret(user: str, secret_file: str | None) -> str:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise CommandFailed(f"cannot read {secret_file}", reason=reason, code=ExitCode.USAGE) from None
     elif sys.stdin.isatty():
-        secret = str(
-            click.prompt(f"new secret of {user}", hide_input=True, confirmation_prompt=True, err=True)
-        )
+        secret = str(click.prompt(f"new secret of {user}", hide_input=True, confirmation_prompt=True, err=True))
     else:
         raise CommandFailed(
             "there is no secret, and no terminal to ask for it",

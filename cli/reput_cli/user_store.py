@@ -38,9 +38,7 @@ def user_store_options(command: _Command) -> _Command:
         metavar="DIR",
         help="Edit the file of the broker that has this data directory; the broker need not run.",
     )
-    @click.option(
-        "-c", "--config", metavar="FILE", help="Edit the file of the broker that has this configuration."
-    )
+    @click.option("-c", "--config", metavar="FILE", help="Edit the file of the broker that has this configuration.")
     @click.option("--file", "path", metavar="FILE", help="Edit this file, access.file of a broker.")
     @wraps(command)
     def with_store(
@@ -143,8 +141,7 @@ class UsersInFile:
     def remove_rules(self, subject: str, resources: Collection[str]) -> None:
         """Remove rules at once, as the function `remove_rules`."""
         self._change_rules(
-            subject,
-            lambda rules: tuple(rule for rule in rules if resources and rule.resource not in resources),
+            subject, lambda rules: tuple(rule for rule in rules if resources and rule.resource not in resources)
         )
 
     def _change_rules(self, subject: str, change: RulesChange) -> None:

@@ -17,7 +17,5 @@ from reput_protocol.exit_codes import ExitCode
 @output_options
 def command(settings: Settings) -> int:
     """Print the version of Reput and of Python, and whether the kernel is compiled."""
-    Printer(settings).fields(
-        {"reput": version("reput"), "python": platform.python_version(), "kernel": kernel.FORM}
-    )
+    Printer(settings).fields({"reput": version("reput"), "python": platform.python_version(), "kernel": kernel.FORM})
     return ExitCode.DONE

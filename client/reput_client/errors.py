@@ -167,9 +167,7 @@ class RequestTimeout(ReputError, TimeoutError):
     retryable = True
 
     def __init__(self, what: str, timeout_s: float, reason: ReputError | str | None = None) -> None:
-        super().__init__(
-            f"{what}: no response within {timeout_s:.2g} s{'' if reason is None else f'; {reason}'}"
-        )
+        super().__init__(f"{what}: no response within {timeout_s:.2g} s{'' if reason is None else f'; {reason}'}")
         self.what = what
         self.timeout_s = timeout_s
 
@@ -222,9 +220,7 @@ class AckNotReached(ReputError):
     SLAVE_NOT_AVAILABLE).
     """
 
-    def __init__(
-        self, asked: str, receipts: Sequence[SendReceipt], response_code: int, remark: str | None
-    ) -> None:
+    def __init__(self, asked: str, receipts: Sequence[SendReceipt], response_code: int, remark: str | None) -> None:
         super().__init__(
             f"stored, but {str(asked)!r} was not reached (code {response_code}{f', {remark}' if remark else ''}): "
             f"{'a failover' if asked == 'replicated' else 'a power cut'} may still lose it, and sending it again "
@@ -251,9 +247,7 @@ class PartlySent(ReputError):
     def __init__(self, receipts: Sequence[SendReceipt | None], errors: Mapping[int, ReputError]) -> None:
         stored = sum(receipt is not None for receipt in receipts)
         first = min(errors, default=0)
-        super().__init__(
-            f"{counted(stored, 'message')} stored, then message {first} failed: {errors.get(first)}"
-        )
+        super().__init__(f"{counted(stored, 'message')} stored, then message {first} failed: {errors.get(first)}")
         self.receipts = list(receipts)
         self.errors = dict(errors)
 
@@ -267,9 +261,7 @@ class PostsFailed(ReputError):
 
     def __init__(self, failed: Sequence[Posted], count: int) -> None:
         first = failed[0].error if failed else None
-        super().__init__(
-            f"{counted(count, 'posted message')} failed{', one of them' if count > 1 else ''}: {first}"
-        )
+        super().__init__(f"{counted(count, 'posted message')} failed{', one of them' if count > 1 else ''}: {first}")
         self.failed = list(failed)
         self.count = count
 
@@ -408,9 +400,7 @@ class BucketRefused(ReputError):
 class DataLost(ReputError):
     """Messages that were to be read were deleted, or never existed."""
 
-    def __init__(
-        self, queue: object, reason: str, remedy: str = "read it again, from where it starts now"
-    ) -> None:
+    def __init__(self, queue: object, reason: str, remedy: str = "read it again, from where it starts now") -> None:
         super().__init__(f"queue {queue}: {reason}; {remedy}")
 
 
@@ -420,9 +410,7 @@ class DamagedStore(ReputError):
     `place` and `offset` are a file and a byte position, or a queue and a message's offset.
     """
 
-    def __init__(
-        self, place: str, offset: int, reason: str, remedy: str = "'reput store verify' tells more"
-    ) -> None:
+    def __init__(self, place: str, offset: int, reason: str, remedy: str = "'reput store verify' tells more") -> None:
         super().__init__(f"{place} {offset}: {reason}; {remedy}")
         self.place = place
         self.offset = offset
@@ -452,9 +440,7 @@ class RegistryUnavailable(ReputError):
     retryable = True
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(
-            f"schema registry {url} is not available: {reason}; check the URL and that it is running"
-        )
+        super().__init__(f"schema registry {url} is not available: {reason}; check the URL and that it is running")
         self.url = url
         self.reason = reason
 

@@ -138,9 +138,7 @@ if TYPE_CHECKING:
 
 _SHARED: Final = {
     "reput_client.admin": "ClusterMember",
-    "reput_client.admin.message_history": (
-        "CopyKind MessageCopy MessageHistory MessageStep MessageTrack TrackType"
-    ),
+    "reput_client.admin.message_history": ("CopyKind MessageCopy MessageHistory MessageStep MessageTrack TrackType"),
     "reput_client.admin.topics": "FetchedMessages",
     "reput_client.admin.undelivered": "DeadLetter DeadLetters",
     "reput_client.consume.columns": "CodedValues MessageColumns",
@@ -148,9 +146,7 @@ _SHARED: Final = {
     "reput_client.consume.group.allocation": (
         "AllocationStrategy averagely by_config by_machine_room circularly consistent_hash"
     ),
-    "reput_client.consume.group.failures": (
-        "Again Decision Failure GiveBack OnFailure RetryHere StopRunning Verdict"
-    ),
+    "reput_client.consume.group.failures": ("Again Decision Failure GiveBack OnFailure RetryHere StopRunning Verdict"),
     "reput_client.consume.group.options": "Mode",
     "reput_client.consume.group.subscriptions": "Start",
     "reput_client.consume.pull": "FoundMessages PullResult PullStatus PulledMessages",
@@ -167,8 +163,7 @@ _SHARED: Final = {
     "reput_client.users": "UserDescription UserTable",
     "reput_protocol.buffers": "Buffer",
     "reput_protocol.codes": (
-        "Ack AckLevel Boundary BoundaryType ConsumeFromWhere ConsumeResult ConsumeType "
-        "MessageModel TransactionState"
+        "Ack AckLevel Boundary BoundaryType ConsumeFromWhere ConsumeResult ConsumeType MessageModel TransactionState"
     ),
     "reput_protocol.commands.consumers": (
         "ConsumeDirectlyResult ConsumeStats ConsumeStatus ConsumeTimeSpan ConsumerRunningInfo "

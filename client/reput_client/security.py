@@ -138,9 +138,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Credentials | N
     if not user and not secret and not file:
         return None
     if not user:
-        raise ValueError(
-            f"{SECRET if secret else SECRET_FILE} is set, but {USER} is not; set both or neither"
-        )
+        raise ValueError(f"{SECRET if secret else SECRET_FILE} is set, but {USER} is not; set both or neither")
     if secret and file:
         raise ValueError(f"{SECRET} and {SECRET_FILE} are both set; set one of them")
     if secret:

@@ -86,9 +86,7 @@ def preview_create_user(
         return _obstacle(f"there is a user {name!r} already", f"reput user alter {name}")
     unknown = [group for group in groups if group not in table.groups]
     if unknown:
-        return _obstacle(
-            f"there is no group of rules {unknown[0]!r}", "create it first, with the rules of its members"
-        )
+        return _obstacle(f"there is no group of rules {unknown[0]!r}", "create it first, with the rules of its members")
     may = "may do everything" if is_admin else "may do nothing before a rule permits it"
     if groups and not is_admin:
         may = f"has the rules of {', '.join(groups)}"
@@ -117,14 +115,10 @@ def preview_alter_user(
     if is_enabled is not None and is_enabled != user.is_enabled:
         changes.append("is enabled" if is_enabled else "is disabled: its requests are rejected")
     if groups is not None and {*groups} != {*user.groups}:
-        changes.append(
-            f"has the rules of {', '.join(groups)}" if groups else "has no group of rules any more"
-        )
+        changes.append(f"has the rules of {', '.join(groups)}" if groups else "has no group of rules any more")
     if not changes and name not in table.differing:
         return Preview(f"user {name} is like that already", is_change=False)
-    return Preview(
-        f"user {name} {', '.join(changes) or 'is made alike on all brokers'}", (*notes, *_where(table))
-    )
+    return Preview(f"user {name} {', '.join(changes) or 'is made alike on all brokers'}", (*notes, *_where(table)))
 
 
 def preview_delete_user(table: UserTable, name: str) -> Preview:
@@ -133,9 +127,7 @@ def preview_delete_user(table: UserTable, name: str) -> Preview:
     if user is None:
         return _no_user(name)
     notes = (f"it is lost: {rule_text(rule)}" for rule in user.rules)
-    return Preview(
-        f"user {name} is deleted with {counted(len(user.rules), 'rule')}", (*notes, *_where(table))
-    )
+    return Preview(f"user {name} is deleted with {counted(len(user.rules), 'rule')}", (*notes, *_where(table)))
 
 
 def preview_rules(table: UserTable, subject: str, rules: Collection[Rule]) -> Preview:

@@ -36,9 +36,7 @@ _QUIET_S = 1.0
 
 def main() -> int:
     """Run the shop; return 0 if every order ended as its story requires."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", help="HOST:PORT of a running broker (default: start one)")
     parser.add_argument("--orders", type=int, default=12, help="number of orders (12)")
     parser.add_argument("--remind-after", type=float, default=5.0, metavar="SECONDS")
@@ -134,9 +132,7 @@ async def _broker(server: str | None, directory: Path) -> AsyncIterator[str]:
         yield server
         return
     # By default a broker checks a transaction after 6 s, which is long for an example.
-    config = BrokerConfig(
-        data_dir=directory, port=0, transactions={"timeout": "1s", "check_interval": "500ms"}
-    )
+    config = BrokerConfig(data_dir=directory, port=0, transactions={"timeout": "1s", "check_interval": "500ms"})
     async with Broker(config) as broker:
         yield broker.address
 

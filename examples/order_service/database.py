@@ -42,9 +42,7 @@ class Database:
 
     def insert(self, order_id: str, transaction_id: str) -> None:
         """Insert an order with the transaction id of its message, by which `exists` finds it."""
-        self._connection.execute(
-            "INSERT INTO orders (id, transaction_id) VALUES (?, ?)", (order_id, transaction_id)
-        )
+        self._connection.execute("INSERT INTO orders (id, transaction_id) VALUES (?, ?)", (order_id, transaction_id))
 
     def exists(self, transaction_id: str) -> bool:
         """Return whether the local transaction of a message was committed."""
@@ -66,16 +64,13 @@ class Database:
     def charge(self, order_id: str) -> bool:
         """Record a payment; return False if it was already paid: a message may be delivered twice."""
         changed = self._connection.execute(
-            "UPDATE orders SET state = 'paid', charges = charges + 1 WHERE id = ? AND state = 'open'",
-            (order_id,),
+            "UPDATE orders SET state = 'paid', charges = charges + 1 WHERE id = ? AND state = 'open'", (order_id,)
         )
         return changed.rowcount == 1
 
     def give_up(self, order_id: str) -> None:
         """Record that an order will not be paid."""
-        self._connection.execute(
-            "UPDATE orders SET state = 'given up' WHERE id = ? AND state = 'open'", (order_id,)
-        )
+        self._connection.execute("UPDATE orders SET state = 'given up' WHERE id = ? AND state = 'open'", (order_id,))
 
     def count_reminder(self, order_id: str) -> None:
         """Record a reminder."""
@@ -83,7 +78,5 @@ class Database:
 
     def rows(self) -> dict[str, Row]:
         """Return all orders, by id."""
-        found = self._connection.execute(
-            "SELECT id, state, charges, attempts, reminders FROM orders ORDER BY id"
-        )
+        found = self._connection.execute("SELECT id, state, charges, attempts, reminders FROM orders ORDER BY id")
         return {row[0]: Row(*row) for row in found}

@@ -48,9 +48,7 @@ class Shop:
             return TransactionState.COMMIT
 
         tag = INVOICE if order.story is Story.INVOICE else CARD
-        await self._producer.send_in_transaction(
-            Message(TOPIC, order.encoded(), tag=tag, keys=[order.id]), insert
-        )
+        await self._producer.send_in_transaction(Message(TOPIC, order.encoded(), tag=tag, keys=[order.id]), insert)
 
     async def _was_taken(self, message: ReceivedMessage) -> TransactionState:
         taken = self._database.exists(message.message_id)

@@ -37,11 +37,7 @@ _Batches = Iterable[pa.RecordBatch]
 
 
 def decode_values(
-    frame: DataFrame,
-    decoder: Decoder,
-    *,
-    value_type: pa.DataType | None = None,
-    on_bad_value: OnBadValue = "raise",
+    frame: DataFrame, decoder: Decoder, *, value_type: pa.DataType | None = None, on_bad_value: OnBadValue = "raise"
 ) -> DataFrame:
     """Return a DataFrame, or a stream, with the column `value` in the place of `body`, or of Kafka's binary `value`.
 
@@ -150,11 +146,7 @@ def _mapped(
 
 
 def _decoded(
-    source: str,
-    deserialize: Callable[[bytes], Any],
-    form: ValueForm,
-    keeps_errors: bool,
-    batch: pa.RecordBatch,
+    source: str, deserialize: Callable[[bytes], Any], form: ValueForm, keeps_errors: bool, batch: pa.RecordBatch
 ) -> dict[str, pa.Array]:
     bodies = batch.column(source)
 
@@ -176,20 +168,14 @@ def _encoded(encoder: Decoder, keeps_errors: bool, batch: pa.RecordBatch) -> dic
     for row, found in enumerate(batch.column(VALUE)):
         try:
             value = found.as_py(maps_as_pydicts="strict")
-            bodies.append(
-                encoder.serialize(value if message_class is None else _message(message_class, value))
-            )
+            bodies.append(encoder.serialize(value if message_class is None else _message(message_class, value)))
         except (RegistryRefused, RegistryUnavailable, SchemaNotFound):
             raise  # the value may be right
         except Exception as error:
             bodies.append(None)
             errors[row] = error
     _raise_first(batch, errors, keeps_errors, "cannot be serialized")
-    return {
-        _BODY: pa.array(bodies, pa.binary()),
-        VALUE: batch.column(VALUE),
-        ERROR: error_column(errors, len(bodies)),
-    }
+    return {_BODY: pa.array(bodies, pa.binary()), VALUE: batch.column(VALUE), ERROR: error_column(errors, len(bodies))}
 
 
 def _message(kind: Callable[[], Any], value: Any) -> Any:

@@ -167,9 +167,7 @@ def _check_topic(topic: str) -> str:
     _check_characters("topic", topic)
     limit = LONG_TOPIC_LENGTH_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_LENGTH_MAX
     if len(topic) > limit:
-        raise InvalidName(
-            f"topic name of {len(topic)} characters, but at most {limit} are allowed; shorten it"
-        )
+        raise InvalidName(f"topic name of {len(topic)} characters, but at most {limit} are allowed; shorten it")
     return topic
 
 
@@ -188,9 +186,7 @@ def check_send_topic(topic: str) -> str:
 def _check_send_topic(topic: str) -> str:
     check_topic(topic)
     if only_broker_writes(topic):
-        raise InvalidName(
-            f"topic {topic!r} belongs to the broker and takes no messages; send to a topic of your own"
-        )
+        raise InvalidName(f"topic {topic!r} belongs to the broker and takes no messages; send to a topic of your own")
     return topic
 
 

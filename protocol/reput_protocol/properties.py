@@ -179,9 +179,7 @@ def check_text(what: str, text: str) -> None:
     if not text:
         raise InvalidMessage(f"{what} is empty; leave it out instead")
     if _SEPARATORS.search(text):
-        raise InvalidMessage(
-            f"{what} holds 0x01 or 0x02, which separate properties; remove them: {text[:80]!r}"
-        )
+        raise InvalidMessage(f"{what} holds 0x01 or 0x02, which separate properties; remove them: {text[:80]!r}")
 
 
 def check_tag(tag: str) -> None:
@@ -212,9 +210,7 @@ def check_key(key: str, what: str = "key") -> None:
     """
     check_text(what, key)
     if " " in key:
-        raise InvalidMessage(
-            f"{what} {key[:80]!r} holds a space, which separates keys; pass two keys or replace it"
-        )
+        raise InvalidMessage(f"{what} {key[:80]!r} holds a space, which separates keys; pass two keys or replace it")
 
 
 def _starts_unit(text: bytes) -> bool:

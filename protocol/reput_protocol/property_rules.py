@@ -14,12 +14,7 @@ from typing import Final, NamedTuple
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import (
-    CRC_PROPERTY_BYTES,
-    check_text,
-    decode_properties,
-    ends_with_crc_property,
-)
+from reput_protocol.properties import CRC_PROPERTY_BYTES, check_text, decode_properties, ends_with_crc_property
 
 
 class Form(StrEnum):
@@ -107,9 +102,7 @@ def _sent_alone(name: str, effect: str, *, refers_to: str = "") -> PropertyRule:
 
 def _returned(name: str, effect: str, returned: Treatment, *, refers_to: str = "") -> PropertyRule:
     """Return the rule of a property that a consumer copies when it sends a message to its retry topic itself."""
-    return PropertyRule(
-        name, effect, _DROPPED, returned, _DROPPED, _IN_RETRIES, _DROPPED, refers_to=refers_to
-    )
+    return PropertyRule(name, effect, _DROPPED, returned, _DROPPED, _IN_RETRIES, _DROPPED, refers_to=refers_to)
 
 
 RULES: Final = (
@@ -202,12 +195,7 @@ _LIMITED: Final = {
 }
 _WITHOUT_EFFECT: Final = {names.DELAY: ("0",), names.TRAN_MSG: ("false",)}
 """Values that clients may send with a batch: its messages are neither delayed nor half messages."""
-_OF_THE_TIMER: Final = (
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-    names.TIMER_OUT_MS,
-)
+_OF_THE_TIMER: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 """Properties that say when a message is delivered, besides its level."""
 _OWN_ARGUMENT: Final = {
     names.TAGS: "tag=",
@@ -282,9 +270,7 @@ def without_effect(properties: Mapping[str, str], now_ms: int) -> set[str]:
         if rule is None or rule.block is not _REFUSED:
             continue
         # The timer has delivered a message with TIMER_OUT_MS, which is forwarded without a delay.
-        is_over = name in _OF_THE_TIMER and (
-            names.TIMER_OUT_MS in properties or _is_over(name, value, now_ms)
-        )
+        is_over = name in _OF_THE_TIMER and (names.TIMER_OUT_MS in properties or _is_over(name, value, now_ms))
         if rule.alone is _DROPPED or is_over or value.lower() in _WITHOUT_EFFECT.get(name, ()):
             found.add(name)
     return found

@@ -36,9 +36,7 @@ def parse_duration(text: str) -> float:
     """
     match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(
-            f'not a duration: {text!r}; write a number and a unit, such as "500ms", "5s" or "1h"'
-        )
+        raise ValueError(f'not a duration: {text!r}; write a number and a unit, such as "500ms", "5s" or "1h"')
     number, unit = match.groups()
     if not unit:
         raise ValueError(f'the unit is missing: write "{number}s" or "{number}ms"')

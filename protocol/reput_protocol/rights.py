@@ -69,9 +69,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not self.pattern or ANY in self.pattern[:-1]:
-            raise ValueError(
-                f"{self.pattern!r} is not a pattern; write a name, or the beginning of names and *"
-            )
+            raise ValueError(f"{self.pattern!r} is not a pattern; write a name, or the beginning of names and *")
         if self.kind is Kind.CLUSTER and self.pattern != ANY:
             raise ValueError("a rule about the cluster has the pattern *")
         if not self.rights:
@@ -112,9 +110,7 @@ _KINDS: Final = {kind.value: kind for kind in Kind}
 _RIGHTS: Final = {right.value: right for right in Right}
 
 
-def rule_of(
-    resource: str, rights: Iterable[str], *, is_denial: bool = False, sources: Iterable[str] = ()
-) -> Rule:
+def rule_of(resource: str, rights: Iterable[str], *, is_denial: bool = False, sources: Iterable[str] = ()) -> Rule:
     """Return a rule of its text.
 
     Args:
@@ -135,9 +131,7 @@ def rule_of(
         if right not in _RIGHTS:
             raise ValueError(f"{right!r} is not a right; rights are {', '.join(sorted(_RIGHTS))}")
     networks = sorted(map(_network_of, {*sources}), key=str)
-    return Rule(
-        _KINDS[kind], pattern, frozenset(_RIGHTS[right] for right in given), is_denial, tuple(networks)
-    )
+    return Rule(_KINDS[kind], pattern, frozenset(_RIGHTS[right] for right in given), is_denial, tuple(networks))
 
 
 def _network_of(source: str) -> Network:

@@ -65,9 +65,7 @@ def tell(report: ProxyReport) -> None:
 
 def tell_log(level: str, event: str, facts: dict[str, Any]) -> None:
     """Write an event of the log; texts of clients and brokers may be in its facts, and are cut."""
-    cut = {
-        name: fact[:_FACT_CHARACTERS_MAX] if isinstance(fact, str) else fact for name, fact in facts.items()
-    }
+    cut = {name: fact[:_FACT_CHARACTERS_MAX] if isinstance(fact, str) else fact for name, fact in facts.items()}
     tell(ProxyLog(level, event, cut))
 
 

@@ -64,9 +64,7 @@ class Stream:
     """
 
     client: ClientKey
-    outbox: asyncio.Queue[pb.TelemetryCommand | None] = field(
-        default_factory=lambda: asyncio.Queue(_OUTBOX_MAX)
-    )
+    outbox: asyncio.Queue[pb.TelemetryCommand | None] = field(default_factory=lambda: asyncio.Queue(_OUTBOX_MAX))
     topics: tuple[str, ...] = ()
     is_push_consumer: bool = False
 
@@ -196,9 +194,7 @@ class Delivery:
             last = text.split(" ")[8:9]
             return cls(group, topic, handle, int(last[0]) if last else -1)
         except ValueError as error:
-            raise Rejected(
-                Code.INVALID_RECEIPT_HANDLE, f"not a receipt handle of this proxy: {error}"
-            ) from None
+            raise Rejected(Code.INVALID_RECEIPT_HANDLE, f"not a receipt handle of this proxy: {error}") from None
 
     @property
     def queue(self) -> MessageQueue:
@@ -253,9 +249,7 @@ class Renewals:
         settling: returns what settles the messages of a user's group now; a new secret replaces the connections.
     """
 
-    def __init__(
-        self, is_there: Callable[[ClientKey], bool], settling: Callable[[str, str], Settling]
-    ) -> None:
+    def __init__(self, is_there: Callable[[ClientKey], bool], settling: Callable[[str, str], Settling]) -> None:
         self._is_there = is_there
         self._settling = settling
         self.invisible_ms = round(INVISIBLE_S * 1000)
@@ -301,9 +295,7 @@ class Renewals:
         now = asyncio.get_running_loop().time()
         for message in messages:
             if len(self._held) >= _HELD_MAX:
-                log.warning(
-                    "messages_not_renewed", held=_HELD_MAX, hint="their clients must settle them in time"
-                )
+                log.warning("messages_not_renewed", held=_HELD_MAX, hint="their clients must settle them in time")
                 return
             delivery = Delivery(group, message.topic, message._handle, message.physical_offset)
             key = (client, delivery.receipt_handle)
@@ -317,9 +309,7 @@ class Renewals:
             self._pop((client, handle))
 
     @contextmanager
-    def taking(
-        self, client: ClientKey, group: str, topic: str
-    ) -> Iterator[Callable[[str], Awaitable[Delivery]]]:
+    def taking(self, client: ClientKey, group: str, topic: str) -> Iterator[Callable[[str], Awaitable[Delivery]]]:
         """Give the block a function that returns the message of a handle, which the client settles in the block.
 
         A message that is not settled when the block ends is renewed again, so that the client can try again. The

@@ -49,13 +49,7 @@ _SYSTEM: Final = frozenset(
 """Properties that are not the application's (RocketMQ: MessageConst.STRING_HASH_SET)."""
 
 
-_DELAYS: Final = (
-    names.DELAY,
-    names.TIMER_DELIVER_MS,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_OUT_MS,
-)
+_DELAYS: Final = (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_OUT_MS)
 """Properties of delayed messages, as RocketMQ's brokers deliver them; Reput's deliver them without."""
 
 
@@ -93,9 +87,7 @@ def to_send(message: pb.Message, trace: Mapping[str, str]) -> Message:
     topic, system = message.topic.name, message.system_properties
     check_name(check_send_topic, topic, Code.ILLEGAL_TOPIC)
     if kind_of(message) == pb.LITE:
-        raise Rejected(
-            Code.UNSUPPORTED, "lite topics are not supported; send to a topic of the type NORMAL or FIFO"
-        )
+        raise Rejected(Code.UNSUPPORTED, "lite topics are not supported; send to a topic of the type NORMAL or FIFO")
     tag = system.tag if system.HasField("tag") and system.tag else None
     if tag is not None:
         if "|" in tag:
@@ -117,13 +109,7 @@ def to_send(message: pb.Message, trace: Mapping[str, str]) -> Message:
         properties.update(trace)
     try:
         return Message(
-            topic,
-            _body(message),
-            tag=tag,
-            keys=keys,
-            properties=properties,
-            unique_id=system.message_id,
-            **delay,
+            topic, _body(message), tag=tag, keys=keys, properties=properties, unique_id=system.message_id, **delay
         )
     except InvalidMessage as error:
         raise Rejected(Code.BAD_REQUEST, str(error)) from None
@@ -144,9 +130,7 @@ def _properties(message: pb.Message, tag: str | None) -> dict[str, str]:
     # Readers of records take one without a value for none.
     properties = {name: value for name, value in message.user_properties.items() if value}
     if len(properties) > _PROPERTIES_MAX:
-        raise Rejected(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"a message has at most {_PROPERTIES_MAX} properties"
-        )
+        raise Rejected(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"a message has at most {_PROPERTIES_MAX} properties")
     size = len((tag or "").encode()) + sum(len(key.encode()) for key in system.keys)
     for name, value in properties.items():
         if is_system(name):
@@ -172,8 +156,7 @@ def _body(message: pb.Message) -> bytes:
         raise Rejected(Code.MESSAGE_BODY_EMPTY, "the body is empty")
     if len(body) > BODY_BYTES_MAX:
         raise Rejected(
-            Code.MESSAGE_BODY_TOO_LARGE,
-            f"the body has {len(body)} bytes, and at most {BODY_BYTES_MAX} are taken",
+            Code.MESSAGE_BODY_TOO_LARGE, f"the body has {len(body)} bytes, and at most {BODY_BYTES_MAX} are taken"
         )
     if message.system_properties.body_encoding == pb.GZIP:
         return _inflated(body)
@@ -195,9 +178,7 @@ def _inflated(body: bytes) -> bytes:
         except zlib.error as error:
             raise Rejected(Code.MESSAGE_CORRUPTED, f"the body is not gzip: {error}") from None
         if len(plain) > BODY_BYTES_MAX:
-            raise Rejected(
-                Code.MESSAGE_BODY_TOO_LARGE, f"the body inflates to more than {BODY_BYTES_MAX} bytes"
-            )
+            raise Rejected(Code.MESSAGE_BODY_TOO_LARGE, f"the body inflates to more than {BODY_BYTES_MAX} bytes")
         if not inflater.eof:
             raise Rejected(Code.MESSAGE_CORRUPTED, "the body ends before its gzip stream")
         body = inflater.unused_data
@@ -234,9 +215,7 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
         body, encoding = message.raw_body, pb.ENCODING_UNSPECIFIED
     system = pb.SystemProperties(
         message_id=message.message_id,
-        body_digest=pb.Digest(
-            type=pb.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-        ),
+        body_digest=pb.Digest(type=pb.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()),
         body_encoding=encoding,
         message_type=_type_of(message, properties),
         born_timestamp=timestamp_of(message.born_timestamp_ms),

@@ -44,12 +44,7 @@ class Pops:
         self._idle: OrderedDict[Wanted, None] = OrderedDict()  # in the order in which they became idle
 
     async def receive(
-        self,
-        wanted: Wanted,
-        max_messages: int,
-        invisible_s: float,
-        wait_s: float,
-        attempt_id: str | None = None,
+        self, wanted: Wanted, max_messages: int, invisible_s: float, wait_s: float, attempt_id: str | None = None
     ) -> list[PoppedMessage]:
         """Return up to `max_messages` messages, none after `wait_s`. A cancelled call gives back what it has popped.
 

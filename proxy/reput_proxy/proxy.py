@@ -119,9 +119,7 @@ class Proxy:
     def check_stays(self) -> None:
         """Raise `Rejected` if the proxy is going to end, for what would wait here."""
         if self.draining:
-            raise Rejected(
-                Code.INTERNAL_SERVER_ERROR, "the proxy stops; connect to another one, or again later"
-            )
+            raise Rejected(Code.INTERNAL_SERVER_ERROR, "the proxy stops; connect to another one, or again later")
 
     async def unless_draining(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return what `work` returns; None, and it is cancelled, if the proxy is going to end before."""

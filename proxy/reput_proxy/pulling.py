@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from reput_client.consume.pull import (
-    PULL_BYTES_MAX,
-    PULL_GRACE_S,
-    MessageSelector,
-    PullStatus,
-    pull_ext,
-    pull_result,
-)
+from reput_client.consume.pull import PULL_BYTES_MAX, PULL_GRACE_S, MessageSelector, PullStatus, pull_ext, pull_result
 from reput_protocol.codes import RequestCode
 from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
@@ -71,9 +64,7 @@ async def pull(call: Call, request: pb.PullMessageRequest) -> AsyncIterator[pb.P
         )
     else:
         found = to_clients(result.messages, request.message_queue.topic)
-        yield pb.PullMessageResponse(
-            status=ok() if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
-        )
+        yield pb.PullMessageResponse(status=ok() if found else status(Code.MESSAGE_NOT_FOUND, "no new message"))
         for _, message in found:
             yield pb.PullMessageResponse(message=message)
         call.proxy.counters.received += len(found)
@@ -128,9 +119,7 @@ async def query_offset(call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOf
     elif not request.HasField("timestamp"):
         raise Rejected(Code.BAD_REQUEST, "the request has no time")
     elif not 0 <= (time_ms := ms_of(request.timestamp)) <= _TIME_MAX_MS:
-        raise Rejected(
-            Code.BAD_REQUEST, f"the time, {time_ms} ms since 1970, is not from 0 to {_TIME_MAX_MS}"
-        )
+        raise Rejected(Code.BAD_REQUEST, f"the time, {time_ms} ms since 1970, is not from 0 to {_TIME_MAX_MS}")
     else:
         offset = await offsets.offset_by_time(queue, time_ms)
     return pb.QueryOffsetResponse(status=ok(), offset=offset)

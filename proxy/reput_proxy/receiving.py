@@ -76,9 +76,7 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
         messages = [message for message, _ in converted]
         if request.auto_renew:
             call.proxy.renewals.add(call.client_key, group, messages)
-        yield pb.ReceiveMessageResponse(
-            status=ok() if converted else status(Code.MESSAGE_NOT_FOUND, "no new message")
-        )
+        yield pb.ReceiveMessageResponse(status=ok() if converted else status(Code.MESSAGE_NOT_FOUND, "no new message"))
         for _, message in converted:
             yield pb.ReceiveMessageResponse(message=message)
             sent += 1
@@ -148,9 +146,7 @@ async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageRespons
     return pb.AckMessageResponse(
         status=status_of_all(statuses),
         entries=[
-            pb.AckMessageResultEntry(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each
-            )
+            pb.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each)
             for entry, each in zip(request.entries, statuses, strict=True)
         ],
     )
@@ -190,8 +186,7 @@ async def change_invisible_duration(
     invisible_ms = ms_of(request.invisible_duration)
     if not 0 <= invisible_ms <= INVISIBLE_MAX_MS:
         raise Rejected(
-            Code.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible time is from 0 to {INVISIBLE_MAX_MS} ms, not {invisible_ms}",
+            Code.ILLEGAL_INVISIBLE_TIME, f"the invisible time is from 0 to {INVISIBLE_MAX_MS} ms, not {invisible_ms}"
         )
     async with _taking(call, group, topic) as take:
         delivery = await take(request.receipt_handle)

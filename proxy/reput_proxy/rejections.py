@@ -147,9 +147,7 @@ def status_of(error: Exception) -> pb.Status:
     if isinstance(error, ReputError):
         return status(Code.INTERNAL_SERVER_ERROR, str(error))
     log.error("request_failed", error)
-    return status(
-        Code.INTERNAL_SERVER_ERROR, f"the proxy failed ({type(error).__name__}); its log has the rest"
-    )
+    return status(Code.INTERNAL_SERVER_ERROR, f"the proxy failed ({type(error).__name__}); its log has the rest")
 
 
 def status_of_all(statuses: Iterable[pb.Status]) -> pb.Status:

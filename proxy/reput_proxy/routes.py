@@ -104,9 +104,7 @@ def _endpoints(call: Call, given: pb.Endpoints) -> pb.Endpoints:
     if advertised is not None:
         return advertised
     if not given.addresses:
-        raise Rejected(
-            Code.ILLEGAL_ACCESS_POINT, "the request does not say which address the client has dialled"
-        )
+        raise Rejected(Code.ILLEGAL_ACCESS_POINT, "the request does not say which address the client has dialled")
     return given
 
 

@@ -53,10 +53,7 @@ async def send(call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResp
         entries = [await _send_one(call, given[0], messages[0])]
     elif pb.TRANSACTION in kinds:
         raise Rejected(Code.BAD_REQUEST, "a message of a transaction is sent alone")
-    elif (
-        kinds in ({pb.NORMAL}, {pb.FIFO})
-        and len({each.system_properties.message_group for each in given}) == 1
-    ):
+    elif kinds in ({pb.NORMAL}, {pb.FIFO}) and len({each.system_properties.message_group for each in given}) == 1:
         entries = await _send_batch(call, given[0].system_properties.message_group or None, messages)
     else:
         entries = [await _entry(call, each, message) for each, message in zip(given, messages, strict=True)]
@@ -98,10 +95,7 @@ async def _send_batch(call: Call, key: str | None, messages: Sequence[Message]) 
         failure = None
     except PartlySent as error:
         receipts, failure = error.receipts, status_of(next(iter(error.errors.values())))
-    return [
-        pb.SendResultEntry(status=failure) if receipt is None else result_entry(receipt)
-        for receipt in receipts
-    ]
+    return [pb.SendResultEntry(status=failure) if receipt is None else result_entry(receipt) for receipt in receipts]
 
 
 async def _send_alone(call: Call, message: Message, key: str | None) -> pb.SendResultEntry:

@@ -104,11 +104,7 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
         advertised = endpoints_of(*_host_and_port(options.advertise))
     users = None if options.users is None else Users(options.users, options.configured_users)
     proxy = Proxy(
-        options.brokers,
-        advertised=advertised,
-        users=users,
-        credentials=options.credentials,
-        spans=options.spans,
+        options.brokers, advertised=advertised, users=users, credentials=options.credentials, spans=options.spans
     )
     server = grpc.aio.server(
         options=(
@@ -214,12 +210,7 @@ def metrics(proxy: Proxy) -> str:
     for name, kind, text, value in (
         ("sent_messages_total", "counter", "Messages that brokers have stored.", counters.sent),
         ("received_messages_total", "counter", "Messages that clients have received.", counters.received),
-        (
-            "acknowledged_messages_total",
-            "counter",
-            "Messages that clients acknowledged.",
-            counters.acknowledged,
-        ),
+        ("acknowledged_messages_total", "counter", "Messages that clients acknowledged.", counters.acknowledged),
         ("clients", "gauge", "Telemetry streams that are open.", len(proxy.clients)),
         ("waiting_receives", "gauge", "Receives and pulls that wait for messages.", proxy.receives),
         ("held_messages", "gauge", "Messages of push consumers that are renewed.", len(proxy.renewals)),

@@ -73,11 +73,7 @@ class Service:
         return self._proxy.users.check(metadata.get("authorization"), metadata.get("x-mq-date-time"))
 
     def _call(
-        self,
-        context: Any,
-        metadata: Mapping[str, str],
-        signed: tuple[str, str | None],
-        span: CallSpan | None = None,
+        self, context: Any, metadata: Mapping[str, str], signed: tuple[str, str | None], span: CallSpan | None = None
     ) -> Call:
         user, secret = signed
         remaining_s = context.time_remaining()

@@ -52,12 +52,7 @@ class CallSpan:
     __slots__ = ("_export", "_span", "trace")
 
     def __init__(
-        self,
-        export: Callable[[ProxySpan], None],
-        name: str,
-        trace_id: str,
-        parent_id: str,
-        state: str | None,
+        self, export: Callable[[ProxySpan], None], name: str, trace_id: str, parent_id: str, state: str | None
     ) -> None:
         self._export = export
         span_id = f"{random.getrandbits(64) or 1:016x}"

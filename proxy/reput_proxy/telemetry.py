@@ -26,9 +26,7 @@ _NODE_JS: Final = 8
 """Its number among the languages of clients."""
 
 
-async def telemetry(
-    call: Call, requests: AsyncIterator[pb.TelemetryCommand]
-) -> AsyncIterator[pb.TelemetryCommand]:
+async def telemetry(call: Call, requests: AsyncIterator[pb.TelemetryCommand]) -> AsyncIterator[pb.TelemetryCommand]:
     """Serve a Telemetry stream until the client, or the proxy, ends it."""
     call.check_client_id()
     call.proxy.check_stays()
@@ -111,9 +109,7 @@ def retry_policy(config: SubscriptionGroupConfig, *, only_exponential: bool = Fa
         return _policy_of(config, {}, only_exponential)
 
 
-def _policy_of(
-    config: SubscriptionGroupConfig, given: Mapping[str, Any], only_exponential: bool
-) -> pb.RetryPolicy:
+def _policy_of(config: SubscriptionGroupConfig, given: Mapping[str, Any], only_exponential: bool) -> pb.RetryPolicy:
     policy = pb.RetryPolicy(max_attempts=min(config.retry_max_times + 1, ATTEMPTS_MAX))
     if str(given.get("type")) == "EXPONENTIAL":
         steps: dict[str, Any] = given.get("exponentialRetryPolicy") or {}
@@ -140,9 +136,7 @@ async def heartbeat(call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatRes
     return pb.HeartbeatResponse(status=ok())
 
 
-async def terminated(
-    call: Call, request: pb.NotifyClientTerminationRequest
-) -> pb.NotifyClientTerminationResponse:
+async def terminated(call: Call, request: pb.NotifyClientTerminationRequest) -> pb.NotifyClientTerminationResponse:
     """Answer NotifyClientTermination: what a push consumer still has is given back, at the latest after a moment."""
     call.proxy.clients.left(call.client_key)
     call.proxy.spawn(call.proxy.renewals.give_back_all(call.client_key))

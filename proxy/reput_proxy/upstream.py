@@ -131,9 +131,7 @@ class Known(Generic[T]):
     """
 
     _ask: Callable[[str], Awaitable[T | None]]
-    _answers: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = field(
-        default_factory=OrderedDict, init=False
-    )
+    _answers: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = field(default_factory=OrderedDict, init=False)
 
     async def get(self, name: str) -> T | None:
         """Return what `ask` returns for `name`, or has returned a short time ago; raises what it raises."""
@@ -331,17 +329,13 @@ class TransactionId(NamedTuple):
         """Read an id; raises `Rejected` if it is not one."""
         check_size("the transaction id", text, ID_BYTES_MAX, Code.INVALID_TRANSACTION_ID)
         try:
-            version, name, *numbers, unique_id = (
-                base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
-            )
+            version, name, *numbers, unique_id = base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
             queue_id, queue_offset, physical_offset = (int(number) for number in numbers if len(number) < 20)
             if version == "v1" and min(queue_offset, physical_offset) >= 0:
                 return cls(name, queue_id, queue_offset, physical_offset, unique_id)
         except ValueError:
             pass
-        raise Rejected(
-            Code.INVALID_TRANSACTION_ID, f"{text[:80]!r} is not the id of a transaction of this proxy"
-        )
+        raise Rejected(Code.INVALID_TRANSACTION_ID, f"{text[:80]!r} is not the id of a transaction of this proxy")
 
 
 @dataclass(eq=False, repr=False)
@@ -372,14 +366,10 @@ class Transactions:
         if given.system_properties.HasField("orphaned_transaction_recovery_duration"):
             check_after_s = ms_of(given.system_properties.orphaned_transaction_recovery_duration) / 1000
             if check_after_s > _RECOVERY_MAX_S:
-                raise Rejected(
-                    Code.BAD_REQUEST, f"a transaction is checked after {_RECOVERY_MAX_S} s at most"
-                )
+                raise Rejected(Code.BAD_REQUEST, f"a transaction is checked after {_RECOVERY_MAX_S} s at most")
         producer = self._producer(message.topic)
         assert message.unique_id is not None, "the client gives it"
-        receipt, half = await producer._send_half(
-            message, check_after_s or None, None, ordering_key, timeout_s
-        )
+        receipt, half = await producer._send_half(message, check_after_s or None, None, ordering_key, timeout_s)
         return pb.SendResultEntry(
             status=ok(),
             message_id=message.unique_id,
@@ -457,17 +447,11 @@ class Transactions:
         producer = self._producers.get(topic)
         if producer is None:
             if len(self._producers) >= _TOPICS_MAX:
-                raise Rejected(
-                    Code.TOO_MANY_REQUESTS, f"a proxy has transactions of {_TOPICS_MAX} topics at most"
-                )
+                raise Rejected(Code.TOO_MANY_REQUESTS, f"a proxy has transactions of {_TOPICS_MAX} topics at most")
             producer = self._producers[topic] = self._upstream.transaction_producer(topic)
             requests = producer._session.requests
-            requests.unregister(
-                RequestCode.CHECK_TRANSACTION_STATE
-            )  # it would call `check`, which has no handle
-            requests.register(
-                RequestCode.CHECK_TRANSACTION_STATE, lambda request: self._check(topic, request)
-            )
+            requests.unregister(RequestCode.CHECK_TRANSACTION_STATE)  # it would call `check`, which has no handle
+            requests.register(RequestCode.CHECK_TRANSACTION_STATE, lambda request: self._check(topic, request))
         return producer
 
     def _check(self, topic: str, request: BrokerRequest) -> None:
@@ -475,18 +459,13 @@ class Transactions:
         header = CheckTransactionHeader.from_ext(request.ext)
         session = self._producers[topic]._session
         names = session.brokers.names_at(request.connection.address)
-        message = ReceivedMessage.of_record(
-            bytes(request.body), header.broker_name or (names[0] if names else "")
-        )
+        message = ReceivedMessage.of_record(bytes(request.body), header.broker_name or (names[0] if names else ""))
         request.answer()
-        half = HalfPlace(
-            message.queue, header.tran_state_table_offset, header.commit_log_offset, message.message_id
-        )
+        half = HalfPlace(message.queue, header.tran_state_table_offset, header.commit_log_offset, message.message_id)
         try:
             command = pb.TelemetryCommand(
                 recover_orphaned_transaction_command=pb.RecoverOrphanedTransactionCommand(
-                    message=to_client(message, pb.Resource(name=topic)),
-                    transaction_id=str(TransactionId.of(half)),
+                    message=to_client(message, pb.Resource(name=topic)), transaction_id=str(TransactionId.of(half))
                 )
             )
         except ReputError as error:

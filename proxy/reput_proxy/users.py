@@ -108,9 +108,7 @@ class Users:
             Rejected: it is not signed, or not by a user that may sign.
         """
         if not authorization:
-            raise Rejected(
-                Code.UNAUTHORIZED, "the request is not signed; give the client a user and its secret"
-            )
+            raise Rejected(Code.UNAUTHORIZED, "the request is not signed; give the client a user and its secret")
         found = _FORM.fullmatch(authorization)
         if found is None or not date_time:
             raise Rejected(Code.UNAUTHORIZED, "the signature is not in the form MQv2-HMAC-SHA1")

@@ -41,9 +41,7 @@ async def two_brokers(tmp_path: Path) -> AsyncIterator[tuple[str, dict[str, Brok
         data = {name: BrokerData("c", name, {0: broker.address}) for name, broker in found.items()}
         route = TopicRoute([QueueData(name, 1, 1, 6, 0) for name in found], [*data.values()])
         names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(body=route.to_json()))
-        names.behave(
-            RequestCode.GET_BROKER_CLUSTER_INFO, Answer(body=ClusterInfo(data, {"c": [*data]}).to_json())
-        )
+        names.behave(RequestCode.GET_BROKER_CLUSTER_INFO, Answer(body=ClusterInfo(data, {"c": [*data]}).to_json()))
         yield names.address, found
 
 
@@ -51,9 +49,7 @@ async def two_brokers(tmp_path: Path) -> AsyncIterator[tuple[str, dict[str, Brok
 async def test_topics_are_created_changed_and_deleted_at_each_broker(tmp_path: Path) -> None:
     async with two_brokers(tmp_path) as (names, found), Admin(names) as admin:
         await admin.create_topic("t", queues=2)
-        assert {
-            name: config.read_queue_nums for name, config in (await admin.topic_configs("t")).items()
-        } == {
+        assert {name: config.read_queue_nums for name, config in (await admin.topic_configs("t")).items()} == {
             "broker-a": 2,
             "broker-b": 2,
         }

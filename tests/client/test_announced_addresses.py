@@ -62,10 +62,7 @@ async def test_a_broker_that_announces_another_ones_address_gets_its_messages(tm
 
 @pytest.mark.trio
 async def test_an_unreachable_announcement_is_no_hindrance(tmp_path: Path) -> None:
-    async with (
-        Broker(small(tmp_path, advertise="127.0.0.1:1")) as broker,
-        Producer(broker.address) as producer,
-    ):
+    async with Broker(small(tmp_path, advertise="127.0.0.1:1")) as broker, Producer(broker.address) as producer:
         assert (await producer.send(Message("t", b"x"))).queue_offset == 0
 
 
@@ -80,9 +77,7 @@ async def test_an_announced_address_that_cannot_be_reached_is_named(face: Face, 
 
 
 @scenario
-async def test_an_announced_address_where_another_broker_answers_is_named(
-    face: Face, names: FakeBroker
-) -> None:
+async def test_an_announced_address_where_another_broker_answers_is_named(face: Face, names: FakeBroker) -> None:
     with FakeBroker() as wrong:
         wrong.behave(WHO, Answer(ext={"brokerName": "wrong", "startId": "9"}))
         announce(names, {"right": wrong.address})

@@ -38,9 +38,7 @@ def no_descriptors() -> NoReturn:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_a_connected_producer_needs_no_more_descriptors(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connected_producer_needs_no_more_descriptors(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise its first wait would close it when there are none left."""
     with blocking.Producer(broker.address) as producer:
         monkeypatch.setattr(socket, "socketpair", no_descriptors)
@@ -108,9 +106,7 @@ def test_a_coroutine_function_handles_no_message(
 
 
 @pytest.mark.parametrize("kind", [blocking.Consumer, blocking.PopConsumer])
-def test_a_handler_takes_the_message(
-    broker: FakeBroker, kind: type[blocking.Consumer | blocking.PopConsumer]
-) -> None:
+def test_a_handler_takes_the_message(broker: FakeBroker, kind: type[blocking.Consumer | blocking.PopConsumer]) -> None:
     def callback(channel: Any, method: Any, properties: Any, body: bytes) -> None:
         raise AssertionError((channel, method, properties, body))
 

@@ -22,9 +22,7 @@ from support.fakes import SILENCE, Answer, FakeBroker
 BACKENDS = ("trio", "asyncio")
 
 
-def puts_answered_by(
-    broker: FakeBroker, answered: int, delay_s: float
-) -> Callable[[Header, memoryview], Answer]:
+def puts_answered_by(broker: FakeBroker, answered: int, delay_s: float) -> Callable[[Header, memoryview], Answer]:
     """Answer the first `answered` puts, the second of them late."""
 
     def behave(header: Header, body: memoryview) -> Answer:
@@ -43,9 +41,7 @@ def test_a_block_leaves_when_the_one_before_it_is_answered_though_the_caller_of_
     broker.behave(RequestCode.PUT_MESSAGE, puts_answered_by(broker, 1000, 0.3))
     broker.behave(
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
-        lambda header, _: (
-            SILENCE if header.ext["topic"] == "silent" else broker._route(str(header.ext["topic"]))
-        ),
+        lambda header, _: SILENCE if header.ext["topic"] == "silent" else broker._route(str(header.ext["topic"])),
     )
 
     async def main() -> None:
@@ -89,9 +85,7 @@ def test_a_send_returns_though_another_caller_handles_its_answer(broker: FakeBro
                         await anyio.lowlevel.checkpoint()
                     may_answer.set()
                     sender = producer._sender
-                    while (
-                        not sender._news.ready
-                    ):  # without a checkpoint, so that the other task does not read
+                    while not sender._news.ready:  # without a checkpoint, so that the other task does not read
                         producer._session.poll(to_the_end=True)
                     sender.step()
 

@@ -28,10 +28,7 @@ def send(address: str, count: int, size: int = 100, ack: Ack = "flushed") -> Non
         admin.create_topic(TOPIC, queues=2)
     with Producer(address, group="p") as producer:
         for queue_id in range(2):
-            messages = [
-                Message(TOPIC, b"%06d" % number + b"x" * size, tag=f"t{number % 2}")
-                for number in range(count)
-            ]
+            messages = [Message(TOPIC, b"%06d" % number + b"x" * size, tag=f"t{number % 2}") for number in range(count)]
             producer.send_batch(messages, queue_id=queue_id, ack=ack)
 
 
@@ -87,9 +84,7 @@ def test_what_is_outside_the_queue_is_said(broker: BackgroundBroker) -> None:
 
 
 def test_only_what_is_durable_is_there(new_reput_broker: Callable[..., BackgroundBroker]) -> None:
-    broker = new_reput_broker(
-        store={"flush": "async", "flush_interval": "10m", "flush_thorough_interval": "10m"}
-    )
+    broker = new_reput_broker(store={"flush": "async", "flush_interval": "10m", "flush_thorough_interval": "10m"})
     send(broker.address, 10, ack="page_cache")
     with Admin(broker.address) as admin, BulkReader(broker.address) as reader:
         assert admin.max_offset(TOPIC, 1) == 10

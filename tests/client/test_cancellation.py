@@ -132,15 +132,9 @@ def on(runtime: CancellingRuntime, kind: type[T]) -> type[T]:
 
 CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
     "send": (lambda address, runtime: on(runtime, Producer)(address), _send),
-    "send_lingering": (
-        lambda address, runtime: on(runtime, Producer)(address, linger_s=0.01),
-        _send_together,
-    ),
+    "send_lingering": (lambda address, runtime: on(runtime, Producer)(address, linger_s=0.01), _send_together),
     "send_together": (lambda address, runtime: on(runtime, Producer)(address), _send_together),
-    "send_batch": (
-        lambda address, runtime: on(runtime, Producer)(address, batch_bytes=2000),
-        _send_batch,
-    ),
+    "send_batch": (lambda address, runtime: on(runtime, Producer)(address, batch_bytes=2000), _send_batch),
     "send_many": (lambda address, runtime: on(runtime, Producer)(address), _send_many),
     "pull": (lambda address, runtime: on(runtime, PullConsumer)(address, group="g"), _pull),
     "commit": (lambda address, runtime: on(runtime, PullConsumer)(address, group="g"), _commit),
@@ -181,9 +175,7 @@ async def test_cancelled_at_every_await(face: Face, case: str, opened: bool, bro
 
 
 @scenario
-async def test_a_block_that_waits_for_one_whose_sender_is_cancelled_leaves(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_block_that_waits_for_one_whose_sender_is_cancelled_leaves(face: Face, broker: FakeBroker) -> None:
     """With retries a queue has one block in flight at a time."""
 
     def behave(header: Header, body: memoryview) -> Answer:
@@ -212,9 +204,7 @@ async def test_a_block_that_waits_for_one_whose_sender_is_cancelled_leaves(
 
 
 @scenario
-async def test_a_message_in_hand_when_a_receive_is_cancelled_is_not_lost(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_message_in_hand_when_a_receive_is_cancelled_is_not_lost(face: Face, broker: FakeBroker) -> None:
     async with Producer(broker.address) as producer:
         await producer.send_batch([Message("t", b"%d" % number) for number in range(200)], queue_id=0)
     seen: list[int] = []

@@ -28,9 +28,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     async def serve(data_dir: Path) -> None:
         small = {"commit_log_file_size": 16 << 20, "index_slots": 5_000, "index_entries": 20_000}
-        config = BrokerConfig.model_validate(
-            {"data_dir": data_dir, "port": 0, "http_port": None, "store": small}
-        )
+        config = BrokerConfig.model_validate({"data_dir": data_dir, "port": 0, "http_port": None, "store": small})
         async with Broker(config) as broker:
             found.append(broker.address)
             stop.append(trio.lowlevel.current_trio_token())
@@ -59,9 +57,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 @scenario
 async def test_a_message_comes_back_as_it_was_sent(face: Face, address: str, topic: str) -> None:
 
-    message = Message(
-        topic, b"body", tag="paid", keys=["o-42", "c-7"], properties={"k": "v", "é": "ü"}, flag=-5
-    )
+    message = Message(topic, b"body", tag="paid", keys=["o-42", "c-7"], properties={"k": "v", "é": "ü"}, flag=-5)
     async with face.Producer(address, group="shop") as producer:
         receipt = await producer.send(message, ack="flushed")
     assert receipt.topic == topic
@@ -71,11 +67,7 @@ async def test_a_message_comes_back_as_it_was_sent(face: Face, address: str, top
         result = await consumer.pull(topic, receipt.queue_id, receipt.queue_offset, wait_s=0.0)
     assert result.status is PullStatus.FOUND
     (received,) = result.messages
-    assert (received.topic, received.queue_id, received.queue_offset) == (
-        topic,
-        receipt.queue_id,
-        receipt.queue_offset,
-    )
+    assert (received.topic, received.queue_id, received.queue_offset) == (topic, receipt.queue_id, receipt.queue_offset)
     assert received.body == b"body"
     assert received.tag == "paid"
     assert received.keys == ("o-42", "c-7")
@@ -150,9 +142,7 @@ async def test_many_senders_share_one_connection(face: Face, address: str, topic
 
 
 @scenario
-async def test_lingering_sends_share_blocks_and_get_receipts_of_their_own(
-    face: Face, address: str, topic: str
-) -> None:
+async def test_lingering_sends_share_blocks_and_get_receipts_of_their_own(face: Face, address: str, topic: str) -> None:
 
     receipts = {}
     bodies: dict[int, bytes] = {}
@@ -179,9 +169,7 @@ async def test_lingering_sends_share_blocks_and_get_receipts_of_their_own(
 
 
 @scenario
-async def test_large_messages_cross_in_pieces_while_small_ones_pass(
-    face: Face, address: str, topic: str
-) -> None:
+async def test_large_messages_cross_in_pieces_while_small_ones_pass(face: Face, address: str, topic: str) -> None:
 
     bodies = [bytes([number]) * (2_500_000 + number) for number in range(3)]
     async with face.Producer(address, batch_bytes=6_000_000) as producer:
@@ -219,9 +207,7 @@ async def test_keys_choose_queues_and_wrong_queues_are_refused(face: Face, addre
 
 
 @scenario
-async def test_a_consumer_reads_all_queues_and_goes_on_where_it_stopped(
-    face: Face, address: str, topic: str
-) -> None:
+async def test_a_consumer_reads_all_queues_and_goes_on_where_it_stopped(face: Face, address: str, topic: str) -> None:
 
     async with face.Producer(address) as producer:
         for number in range(40):
@@ -249,9 +235,7 @@ async def test_a_consumer_reads_all_queues_and_goes_on_where_it_stopped(
 
 
 @scenario
-async def test_a_message_in_hand_when_the_body_fails_comes_again(
-    face: Face, address: str, topic: str
-) -> None:
+async def test_a_message_in_hand_when_the_body_fails_comes_again(face: Face, address: str, topic: str) -> None:
 
     async with face.Producer(address) as producer:
         for number in range(3):
@@ -363,9 +347,7 @@ async def test_clients_close_in_any_order_and_from_another_task(face: Face, addr
 
 
 @scenario
-async def test_a_long_poll_is_woken_by_a_message_and_ends_at_its_deadline(
-    face: Face, address: str, topic: str
-) -> None:
+async def test_a_long_poll_is_woken_by_a_message_and_ends_at_its_deadline(face: Face, address: str, topic: str) -> None:
 
     async with face.Producer(address) as producer, face.PullConsumer(address, group="g") as consumer:
         await producer.send(Message(topic, b"1"), queue_id=0)
@@ -446,8 +428,7 @@ async def test_messages_are_found_by_key_and_by_id(face: Face, address: str, top
 
     async with face.Producer(address) as producer, face.Admin(address) as admin:
         receipts = [
-            await producer.send(Message(topic, b"%d" % n, keys=["all", f"k{n}", "Aa" if n else "BB"]))
-            for n in range(5)
+            await producer.send(Message(topic, b"%d" % n, keys=["all", f"k{n}", "Aa" if n else "BB"])) for n in range(5)
         ]
         found = await admin.find_messages(topic, "all")
         assert found.complete
@@ -547,9 +528,7 @@ async def test_a_oneway_send_is_stored_and_unanswered(face: Face, address: str, 
 
 
 @scenario
-async def test_a_oneway_send_tells_what_is_known_before_it_leaves(
-    face: Face, address: str, topic: str
-) -> None:
+async def test_a_oneway_send_tells_what_is_known_before_it_leaves(face: Face, address: str, topic: str) -> None:
 
     async with face.Producer(address) as producer:
         with pytest.raises(InvalidMessage, match="no writable queue 77"):
@@ -559,9 +538,7 @@ async def test_a_oneway_send_tells_what_is_known_before_it_leaves(
 
 
 @scenario
-async def test_a_producer_that_deduplicates_has_the_first_receipt_again(
-    face: Face, address: str, topic: str
-) -> None:
+async def test_a_producer_that_deduplicates_has_the_first_receipt_again(face: Face, address: str, topic: str) -> None:
 
     with pytest.raises(ValueError, match="unique_ids"):
         face.Producer(address, deduplicate=True, unique_ids=False)

@@ -28,8 +28,7 @@ def broker() -> Iterator[FakeBroker]:
         def route(header: Header, body: memoryview) -> Answer:
             name = str(header.ext["topic"])
             found = TopicRoute(
-                queue_datas=[QueueData(name, 1, 1, 6, 0)],
-                broker_datas=[BrokerData("c", name, {0: addresses[name]})],
+                queue_datas=[QueueData(name, 1, 1, 6, 0)], broker_datas=[BrokerData("c", name, {0: addresses[name]})]
             )
             return Answer(body=found.to_json())
 

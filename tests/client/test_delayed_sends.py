@@ -50,18 +50,11 @@ async def test_a_delayed_message_travels_alone_and_its_receipt_says_where_it_wai
     first = headers[0]
     assert (first.producer_group, first.topic, first.queue_id, first.flag) == ("shop", "t", 1, 7)
     assert (first.ack, first.sys_flag) == (AckLevel.PAGE_CACHE, 0)
-    assert (
-        first.properties == f"UNIQ_KEY\x01{receipts[0].unique_id}\x02TAGS\x01x\x02KEYS\x01k\x02DELAY\x013\x02"
-    )
+    assert first.properties == f"UNIQ_KEY\x01{receipts[0].unique_id}\x02TAGS\x01x\x02KEYS\x01k\x02DELAY\x013\x02"
     assert headers[1].properties == "UNIQ_KEY\x01MINE\x02TIMER_DELAY_MS\x011500\x02"
     assert headers[2].properties.endswith("\x02TIMER_DELIVER_MS\x011893456000000\x02")
     second = receipts[1]
-    assert (second.topic, second.queue_id, second.queue_offset, second.physical_offset) == (
-        "t",
-        1,
-        1,
-        1000,
-    )
+    assert (second.topic, second.queue_id, second.queue_offset, second.physical_offset) == ("t", 1, 1, 1000)
     assert (second.store_timestamp_ms, second.store_host, second.ack) == (
         1_700_000_000_000,
         broker.address,
@@ -100,12 +93,8 @@ async def test_posted_delayed_messages_are_in_flight_together(face: Face, broker
     assert len({receipt.message_id for receipt in receipts}) == 60
 
 
-@pytest.mark.parametrize(
-    ("option", "is_serial"), [({}, True), ({"priority": 3}, True), ({"delay_s": 60}, False)]
-)
-def test_only_delayed_messages_may_overtake_others_of_their_queue(
-    option: dict[str, Any], is_serial: bool
-) -> None:
+@pytest.mark.parametrize(("option", "is_serial"), [({}, True), ({"priority": 3}, True), ({"delay_s": 60}, False)])
+def test_only_delayed_messages_may_overtake_others_of_their_queue(option: dict[str, Any], is_serial: bool) -> None:
     """A block that is sent again must not come after one that was sent later, unless its message has no order."""
     [contents] = contents_of([Message("t", b"x", **option)], Limits(100, 1 << 20, 0))
     terms = Terms(AckLevel.FLUSHED, timeout_s=3.0, retries=None)
@@ -156,9 +145,7 @@ async def test_what_is_too_large_is_not_sent(face: Face, broker: FakeBroker) -> 
 
 
 @scenario
-async def test_a_producer_that_deduplicates_says_whether_it_may_be_stored(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_producer_that_deduplicates_says_whether_it_may_be_stored(face: Face, broker: FakeBroker) -> None:
 
     async with face.Producer(broker.address, group="shop", deduplicate=True) as producer:
         await producer.send(Message("t", b"fresh", delay_level=3))

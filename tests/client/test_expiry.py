@@ -13,9 +13,7 @@ from support.faces import Face, scenario
 
 
 @scenario
-async def test_a_message_expires_alone_with_a_delay_and_with_a_priority(
-    face: Face, real_address: str
-) -> None:
+async def test_a_message_expires_alone_with_a_delay_and_with_a_priority(face: Face, real_address: str) -> None:
     topic = f"expiring-{face.name}"
     soon = datetime.now(UTC) + timedelta(milliseconds=100)
     async with face.Producer(real_address) as producer:

@@ -25,17 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import BaseModel, ValidationError
 
 import reput_client.faststream
-from reput_client import (
-    TLS,
-    Admin,
-    InvalidName,
-    Mode,
-    Producer,
-    PullConsumer,
-    ReplyTimeout,
-    RequestTimeout,
-    otel,
-)
+from reput_client import TLS, Admin, InvalidName, Mode, Producer, PullConsumer, ReplyTimeout, RequestTimeout, otel
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
 from support.broker_process import BrokerProcess
@@ -273,10 +263,7 @@ def test_the_description_in_asyncapi_has_topics_and_types() -> None:
         return order
 
     description = AsyncAPI(broker).to_specification().to_jsonable()
-    assert [server["host"] for server in description["servers"].values()] == [
-        "reput-1:10911",
-        "reput-2:10911",
-    ]
+    assert [server["host"] for server in description["servers"].values()] == ["reput-1:10911", "reput-2:10911"]
     assert {server["protocol"] for server in description["servers"].values()} == {"rocketmq"}
     channels = {channel["address"]: channel for channel in description["channels"].values()}
     assert set(channels) == {"orders", "bills"}
@@ -436,9 +423,7 @@ async def test_refused_messages_are_redelivered_or_become_dead_letters(address: 
     attempts: dict[str, list[int]] = {}
     broker = ReputBroker(address)
 
-    def subscribe(
-        name: str, refuse: Callable[[ReputMessage], Coroutine[Any, Any, None]], **options: Any
-    ) -> None:
+    def subscribe(name: str, refuse: Callable[[ReputMessage], Coroutine[Any, Any, None]], **options: Any) -> None:
         @broker.subscriber(f"try-{name}", group=f"try-{name}", **options)
         async def handle(message: ReputMessage) -> None:
             times = message.raw_message.reconsume_times
@@ -479,21 +464,10 @@ async def test_refused_messages_are_redelivered_or_become_dead_letters(address: 
         for name in names:
             await broker.publish("x", f"try-{name}")
         # Those that are acknowledged manually, or not at all, after their redelivery are given back again.
-        await until(
-            lambda: all(len(attempts.get(name, ())) > 1 for name in ("later", "manually", "in-order"))
-        )
-    assert attempts == {
-        **{name: [0] for name in names},
-        "later": [0, 1],
-        "manually": [0, 1],
-        "in-order": [0, 0],
-    }
+        await until(lambda: all(len(attempts.get(name, ())) > 1 for name in ("later", "manually", "in-order")))
+    assert attempts == {**{name: [0] for name in names}, "later": [0, 1], "manually": [0, 1], "in-order": [0, 0]}
     async with PullConsumer(address, group="test") as consumer:
-        for name, reason in (
-            ("never", "was rejected"),
-            ("raises", "LookupError"),
-            ("given-up", "LookupError"),
-        ):
+        for name, reason in (("never", "was rejected"), ("raises", "LookupError"), ("given-up", "LookupError")):
             (letter,) = (await consumer.pull(f"%DLQ%try-{name}", 0, 0)).messages
             assert reason in (letter.get_property("RETRY_REASON") or "")
 

@@ -38,9 +38,7 @@ PUT = RequestCode.PUT_MESSAGE
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
-def once(
-    broker: FakeBroker, answer: Answer, then: Answer | None = None
-) -> Callable[[Header, memoryview], Answer]:
+def once(broker: FakeBroker, answer: Answer, then: Answer | None = None) -> Callable[[Header, memoryview], Answer]:
     """Answer the first put with `answer`; store the others, or answer with `then`."""
     given: list[Header] = []
 
@@ -92,9 +90,7 @@ async def test_retries_repeat_a_send_with_the_same_unique_id(face: Face, broker:
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
 @scenario
-async def test_a_send_that_may_be_stored_is_not_said_to_be_refused(
-    face: Face, broker: FakeBroker, many: bool
-) -> None:
+async def test_a_send_that_may_be_stored_is_not_said_to_be_refused(face: Face, broker: FakeBroker, many: bool) -> None:
     """The first attempt got no answer and may be stored, whatever the repeated one raises.
 
     Its outcome stays unknown, with the later error as the cause.
@@ -219,10 +215,7 @@ async def test_a_connection_that_ended_while_idle_is_noticed_before_a_frame_is_r
 @scenario
 async def test_a_loop_of_pulls_reads_ahead_by_itself(face: Face, broker: FakeBroker) -> None:
     pulls = partial(broker.count, RequestCode.PULL_MESSAGE)
-    async with (
-        face.Producer(broker.address) as producer,
-        face.PullConsumer(broker.address, group="g") as consumer,
-    ):
+    async with face.Producer(broker.address) as producer, face.PullConsumer(broker.address, group="g") as consumer:
         await producer.send_batch([Message("t", b"x")] * 10, queue_id=0)
 
         async def pull(offset: int, **options: Any) -> list[int]:
@@ -243,9 +236,7 @@ async def test_a_loop_of_pulls_reads_ahead_by_itself(face: Face, broker: FakeBro
 
 @pytest.mark.parametrize("fault", ["lost", "refused", "silent"])
 @scenario
-async def test_a_read_ahead_that_fails_costs_nothing_but_time(
-    face: Face, broker: FakeBroker, fault: str
-) -> None:
+async def test_a_read_ahead_that_fails_costs_nothing_but_time(face: Face, broker: FakeBroker, fault: str) -> None:
 
     async with (
         face.Producer(broker.address) as producer,
@@ -483,9 +474,7 @@ async def test_closing_ends_the_waits_of_others(face: Face, broker: FakeBroker) 
 
 
 @scenario
-async def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(face: Face, broker: FakeBroker) -> None:
 
     async with face.PullConsumer(broker.address, group="g", timeout_s=0.3) as consumer:
         assert await consumer.committed("t", 0) is None
@@ -549,9 +538,7 @@ async def test_another_server_is_told_from_a_broker_at_once(face: Face, answer: 
     ids=["closes", "garbage"],
 )
 @scenario
-async def test_a_server_that_does_not_answer_is_asked_with_back_off(
-    face: Face, answer: bytes, reason: str
-) -> None:
+async def test_a_server_that_does_not_answer_is_asked_with_back_off(face: Face, answer: bytes, reason: str) -> None:
     with OtherServer(answer) as other:
         async with face.PullConsumer(other.address, group="g", timeout_s=0.5) as consumer:
             with pytest.raises((ConnectFailed, RequestTimeout), match=reason):

@@ -16,22 +16,14 @@ from support.retention import FakeMachine
 
 
 def config(data_dir: Path, **topics: object) -> BrokerConfig:
-    return BrokerConfig(
-        data_dir=data_dir,
-        port=0,
-        store={"commit_log_file_size": "1 MiB"},
-        topics=topics,
-    )
+    return BrokerConfig(data_dir=data_dir, port=0, store={"commit_log_file_size": "1 MiB"}, topics=topics)
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("queues", [1, 3, 4, 16])
 async def test_the_first_messages_to_new_topics_are_stored(tmp_path: Path, queues: int) -> None:
     """A broker with smaller topics has fewer queues than the template's four."""
-    async with (
-        Broker(config(tmp_path, default_queues=queues)) as broker,
-        Producer(broker.address) as producer,
-    ):
+    async with Broker(config(tmp_path, default_queues=queues)) as broker, Producer(broker.address) as producer:
         for number in range(8):
             receipt = await producer.send(Message(f"new-{number}", b"x"))
             assert receipt.queue_offset == 0

@@ -62,7 +62,5 @@ async def test_two_of_one_instance_would_spoil_each_others_offsets(face: Face, b
 
 
 def test_where_the_file_lies() -> None:
-    assert (
-        offset_file("g", "DEFAULT", {}) == Path.home() / ".reput_offsets" / "DEFAULT" / "g" / "offsets.json"
-    )
+    assert offset_file("g", "DEFAULT", {}) == Path.home() / ".reput_offsets" / "DEFAULT" / "g" / "offsets.json"
     assert offset_file("g", "x", {"REPUT_OFFSETS_DIR": "/o"}) == Path("/o/x/g/offsets.json")

@@ -42,9 +42,7 @@ async def fill(face: Face, broker: FakeBroker, *bodies: bytes, topic: str = "t",
             await producer.send(Message(topic, body, properties=properties), queue_id=0)
 
 
-async def run(
-    face: Face, consumer: Any, handle: Any, until: Callable[[], bool], concurrency: int = 1
-) -> None:
+async def run(face: Face, consumer: Any, handle: Any, until: Callable[[], bool], concurrency: int = 1) -> None:
     """Run a handler until `until` holds."""
 
     async def work() -> None:
@@ -171,9 +169,7 @@ async def test_what_the_broker_does_not_take_comes_again_here(
 
 
 @scenario
-async def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(face: Face, broker: FakeBroker) -> None:
 
     await fill(face, broker, b"a", b"bad", b"c")
     TakesBack(broker, Answer(ResponseCode.SYSTEM_ERROR, remark="INTERNAL: not this one"))
@@ -209,9 +205,7 @@ def test_the_delay_here_is_the_one_that_a_broker_would_take() -> None:
 
 
 @scenario
-async def test_in_order_it_comes_again_here_and_then_goes_to_the_dead_letters(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_in_order_it_comes_again_here_and_then_goes_to_the_dead_letters(face: Face, broker: FakeBroker) -> None:
 
     await fill(face, broker, b"a", b"bad", b"c")
     back = TakesBack(broker)
@@ -223,9 +217,7 @@ async def test_in_order_it_comes_again_here_and_then_goes_to_the_dead_letters(
             raise ValueError("never")
 
     policy = GiveBack(attempts_max=3, after_s=0.02)
-    async with face.Consumer(
-        broker.address, group="g", topic="t", orderly=True, on_failure=policy
-    ) as consumer:
+    async with face.Consumer(broker.address, group="g", topic="t", orderly=True, on_failure=policy) as consumer:
         await run(face, consumer, handle, lambda: len(seen) == 5)
     assert seen == [b"a", b"bad", b"bad", b"bad", b"c"], "what follows waits"
     assert [taken["delayLevel"] for taken in back.taken] == [-1]
@@ -248,11 +240,7 @@ async def test_who_broadcasts_has_nobody_to_give_it_to(
             raise ValueError("not yet")
 
     async with face.Consumer(
-        broker.address,
-        group="g",
-        topic="t",
-        mode="broadcasting",
-        on_failure=GiveBack(after_s=0.02),
+        broker.address, group="g", topic="t", mode="broadcasting", on_failure=GiveBack(after_s=0.02)
     ) as consumer:
         await run(face, consumer, handle, lambda: len(seen) == 5)
     assert seen.count(b"bad") == 3
@@ -380,12 +368,7 @@ async def test_what_hangs_goes_back_and_holds_nothing_up(face: Face, broker: Fak
     await fill(face, broker, *(b"%d" % n for n in range(5)))
     back = TakesBack(broker)
     async with face.Consumer(
-        broker.address,
-        group="g",
-        topic="t",
-        handler_timeout_s=0.2,
-        commit_interval_s=0.05,
-        on_failure=RetryHere(60.0),
+        broker.address, group="g", topic="t", handler_timeout_s=0.2, commit_interval_s=0.05, on_failure=RetryHere(60.0)
     ) as consumer:
         taken = [await consumer.take(5.0) for _ in range(5)]
         for message in taken[1:4]:
@@ -413,9 +396,7 @@ async def test_a_message_in_the_hands_of_a_loop_is_never_overdue(face: Face, bro
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 @scenario
-async def test_a_handler_that_hangs_loses_its_message(
-    face: Face, broker: FakeBroker, concurrency: int
-) -> None:
+async def test_a_handler_that_hangs_loses_its_message(face: Face, broker: FakeBroker, concurrency: int) -> None:
 
     await fill(face, broker, b"hangs", b"next")
     back = TakesBack(broker)
@@ -442,9 +423,7 @@ async def test_a_failed_message_on_its_way_back_is_not_overdue(face: Face, broke
     async def handle(message: Any) -> None:
         raise LookupError("no such order")
 
-    async with face.Consumer(
-        broker.address, group="g", topic="t", handler_timeout_s=0.1, timeout_s=1.0
-    ) as consumer:
+    async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.1, timeout_s=1.0) as consumer:
         counts = [0]
 
         def is_over() -> bool:
@@ -457,9 +436,7 @@ async def test_a_failed_message_on_its_way_back_is_not_overdue(face: Face, broke
 
 
 @scenario
-async def test_a_broker_that_takes_nothing_back_keeps_what_hangs_where_it_is(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_broker_that_takes_nothing_back_keeps_what_hangs_where_it_is(face: Face, broker: FakeBroker) -> None:
 
     await fill(face, broker, b"a")
     async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.05) as consumer:

@@ -41,9 +41,7 @@ def lock_of(broker: FakeBroker, queue_id: int) -> str:
 
 
 @scenario
-async def test_queues_are_locked_before_they_are_read_and_freed_at_the_end(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_queues_are_locked_before_they_are_read_and_freed_at_the_end(face: Face, broker: FakeBroker) -> None:
 
     await fill(face, broker, 1)
     async with face.Consumer(broker.address, group="g", topic="t", orderly=True) as consumer:
@@ -55,9 +53,7 @@ async def test_queues_are_locked_before_they_are_read_and_freed_at_the_end(
     assert codes.index(LOCK) < codes.index(RequestCode.QUERY_CONSUMER_OFFSET)
     assert codes.index(LOCK) < codes.index(RequestCode.PULL_MESSAGE)
     unlock = codes.index(RequestCode.UNLOCK_BATCH_MQ)
-    assert RequestCode.UPDATE_CONSUMER_OFFSET not in codes[unlock:], (
-        "whoever comes next reads what is committed"
-    )
+    assert RequestCode.UPDATE_CONSUMER_OFFSET not in codes[unlock:], "whoever comes next reads what is committed"
 
 
 @scenario
@@ -102,9 +98,7 @@ async def test_handlers_side_by_side_keep_the_order_of_each_queue(face: Face, br
 
 
 @scenario
-async def test_a_message_that_fails_suspends_its_queue_and_comes_first_again(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_message_that_fails_suspends_its_queue_and_comes_first_again(face: Face, broker: FakeBroker) -> None:
 
     await fill(face, broker, 3)
     seen: list[tuple[int, int]] = []

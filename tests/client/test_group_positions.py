@@ -80,9 +80,7 @@ async def test_a_member_that_seeks_back_gets_the_messages_again_and_lowers_the_o
 
 
 @scenario
-async def test_a_message_in_flight_does_not_count_after_a_seek_before_it(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_message_in_flight_does_not_count_after_a_seek_before_it(face: Face, broker: FakeBroker) -> None:
     await fill(face, broker, 4)
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
         taken = await consumer.receive_many(4, 5.0)
@@ -240,9 +238,7 @@ async def test_a_paused_queue_delivers_nothing_until_it_is_resumed(
 
 
 @scenario
-async def test_what_was_prefetched_of_a_paused_queue_is_delivered_later_once(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_what_was_prefetched_of_a_paused_queue_is_delivered_later_once(face: Face, broker: FakeBroker) -> None:
     await fill(face, broker, 50)
     got: list[bytes] = []
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
@@ -325,9 +321,7 @@ async def test_a_loop_commits_before_its_message_is_done(face: Face, broker: Fak
 
 @pytest.mark.parametrize("orderly", [False, True])
 @scenario
-async def test_the_application_hears_of_its_queues_in_time(
-    face: Face, broker: FakeBroker, *, orderly: bool
-) -> None:
+async def test_the_application_hears_of_its_queues_in_time(face: Face, broker: FakeBroker, *, orderly: bool) -> None:
     """It may seek before the first message is delivered, and acknowledge before the last commit."""
     await fill(face, broker, 4, 4)
     calls: list[tuple[str, list[int]]] = []

@@ -67,11 +67,7 @@ async def test_a_member_says_so_before_it_asks_who_the_others_are_and_when_it_le
     assert [code for code in codes if code in (UPDATE, UNREGISTER)][-1] == UNREGISTER, "commits come first"
     assert broker.groups.members("g") == []
     (sent,) = broker.groups.heartbeats[0].consumers
-    assert (sent.group_name, sent.consume_type, sent.message_model) == (
-        "g",
-        "CONSUME_PASSIVELY",
-        "CLUSTERING",
-    )
+    assert (sent.group_name, sent.consume_type, sent.message_model) == ("g", "CONSUME_PASSIVELY", "CLUSTERING")
     assert sent.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
     wanted = {data.topic: (data.sub_string, data.tags_set) for data in sent.subscriptions}
     assert wanted == {"t": ("a || b", ["a", "b"]), "u": ("*", []), "%RETRY%g": ("*", [])}
@@ -133,9 +129,7 @@ async def test_a_death_is_noticed_while_the_application_is_busy(face: Face, brok
 
 
 @scenario
-async def test_a_queue_is_given_up_and_committed_while_the_application_is_busy(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_queue_is_given_up_and_committed_while_the_application_is_busy(face: Face, broker: FakeBroker) -> None:
 
     await fill(face, broker, 3)
     async with face.Consumer(broker.address, group="g", topic="t", allocation=circularly) as consumer:
@@ -157,9 +151,7 @@ async def test_a_queue_is_given_up_and_committed_while_the_application_is_busy(
 
 
 @scenario
-async def test_what_is_in_flight_when_a_queue_goes_has_a_moment_to_finish(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_what_is_in_flight_when_a_queue_goes_has_a_moment_to_finish(face: Face, broker: FakeBroker) -> None:
 
     await fill(face, broker, 2)
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
@@ -208,9 +200,7 @@ async def test_a_member_that_was_cut_off_and_overtaken_goes_on_where_the_group_i
             broker.committed["g", "t", queue_id] = 8
         accepted = broker.accepted
         broker.drop_connections()
-        await face.until(
-            lambda: broker.accepted > accepted
-        )  # prefetched messages are delivered until it is noticed
+        await face.until(lambda: broker.accepted > accepted)  # prefetched messages are delivered until it is noticed
         bodies = set()
         while (message := await consumer.receive(1.0)) is not None:
             bodies.add(message.body)
@@ -275,9 +265,7 @@ async def test_a_reset_while_a_member_was_away_is_followed(face: Face, broker: F
 
 
 @scenario
-async def test_a_commit_never_lowers_what_another_member_has_committed(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_commit_never_lowers_what_another_member_has_committed(face: Face, broker: FakeBroker) -> None:
 
     await fill(face, broker, 4)
     async with face.Consumer(broker.address, group="g", topic="t", commit_interval_s=60.0) as consumer:
@@ -355,9 +343,7 @@ async def test_several_topics(face: Face, broker: FakeBroker) -> None:
         await fill(face, broker, 2, topic)
     async with face.Consumer(broker.address, group="g", topics=["t", "u"]) as consumer:
         assert (consumer.topic, consumer.topics) == ("t", ("t", "u"))
-        got = [
-            (m.topic, m.queue_id, m.queue_offset) for m in [await consumer.receive(5.0) for _ in range(16)]
-        ]
+        got = [(m.topic, m.queue_id, m.queue_offset) for m in [await consumer.receive(5.0) for _ in range(16)]]
         assert sorted(got) == [(t, q, n) for t in ("t", "u") for q in range(4) for n in range(2)]
     assert {broker.committed["g", topic, q] for topic in ("t", "u") for q in range(4)} == {2}
 
@@ -395,9 +381,7 @@ async def test_a_message_that_is_to_come_again_holds_the_commit_back(face: Face,
 
 
 @scenario
-async def test_flow_control_stops_pulling_behind_a_message_that_is_not_handled(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_flow_control_stops_pulling_behind_a_message_that_is_not_handled(face: Face, broker: FakeBroker) -> None:
 
     async with face.Producer(broker.address) as producer:
         await producer.send_batch([Message("t", b"%d" % n) for n in range(400)], queue_id=0)

@@ -190,9 +190,7 @@ async def test_a_topic_is_gone_only_if_a_master_says_so(face: Face, cluster: Fak
 
 
 @scenario
-async def test_while_the_master_is_away_a_slave_is_read_and_commits_wait(
-    face: Face, cluster: FakeCluster
-) -> None:
+async def test_while_the_master_is_away_a_slave_is_read_and_commits_wait(face: Face, cluster: FakeCluster) -> None:
     master, slave = cluster.members["broker-a"]
 
     async with face.Consumer(cluster.names.address, group="g", topic="t", commit_interval_s=0.1) as consumer:
@@ -233,9 +231,7 @@ async def test_a_new_group_begins_at_a_slave_and_commits_once_there_is_a_master(
 
 
 @scenario
-async def test_a_group_whose_offset_only_the_master_knows_misses_nothing(
-    face: Face, cluster: FakeCluster
-) -> None:
+async def test_a_group_whose_offset_only_the_master_knows_misses_nothing(face: Face, cluster: FakeCluster) -> None:
     """A slave lacks the last commits, here the first one, and a new member begins at its end."""
     master, slave = cluster.members["broker-a"]
     cluster.gone.add("broker-b")

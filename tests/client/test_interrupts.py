@@ -44,10 +44,7 @@ def lines(*arguments: str) -> list[str]:
             came.put("")
 
         errors: list[str] = []
-        threads = [
-            threading.Thread(target=read),
-            threading.Thread(target=lambda: errors.extend(process.stderr or ())),
-        ]
+        threads = [threading.Thread(target=read), threading.Thread(target=lambda: errors.extend(process.stderr or ()))]
         for thread in threads:
             thread.start()
         found: list[str] = []
@@ -63,9 +60,7 @@ def lines(*arguments: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "second", range(1, 60) if _ALL else [0, 1, 4, 16], ids=lambda second: f"and {second}"
-)
+@pytest.mark.parametrize("second", range(1, 60) if _ALL else [0, 1, 4, 16], ids=lambda second: f"and {second}")
 def test_an_interrupt_anywhere_leaves_a_producer_closed_or_whole(second: int) -> None:
     arguments = [] if _ALL else ["--first", str(1 + second), "--step", "131"]
     found = lines("points", "--second", str(second), *arguments)

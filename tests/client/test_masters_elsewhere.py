@@ -106,9 +106,7 @@ async def test_so_does_a_client_that_starts_then(face: Face, cluster: FakeCluste
 
 
 @scenario
-async def test_a_topic_that_a_slave_does_not_have_yet_is_asked_of_the_others(
-    face: Face, cluster: FakeCluster
-) -> None:
+async def test_a_topic_that_a_slave_does_not_have_yet_is_asked_of_the_others(face: Face, cluster: FakeCluster) -> None:
     """The client's first address is a slave; its copy of the topics is a moment old."""
     cluster.promote(broker_a=2)
     first = cluster.members["broker-a"][0]

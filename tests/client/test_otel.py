@@ -36,11 +36,7 @@ class Recorded:
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = provider.get_tracer("test")
-        otel.instrument(
-            tracer_provider=provider,
-            meter_provider=MeterProvider([self._reader]),
-            same_trace=same_trace,
-        )
+        otel.instrument(tracer_provider=provider, meter_provider=MeterProvider([self._reader]), same_trace=same_trace)
 
     def spans(self, name: str) -> list[ReadableSpan]:
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
@@ -83,9 +79,7 @@ async def test_a_value_has_the_size_of_its_body(face: Face, broker: FakeBroker, 
         with pytest.raises(InvalidMessage, match="TypeError"):
             await producer.send(Message("orders", value=7))
     assert sum(map(len, broker.log.values())) == 3
-    sizes = [
-        (span.attributes or {}).get("messaging.message.body.size") for span in recorded.spans("send orders")
-    ]
+    sizes = [(span.attributes or {}).get("messaging.message.body.size") for span in recorded.spans("send orders")]
     assert sizes[0] == 5
 
 
@@ -164,10 +158,7 @@ async def test_each_way_to_send_has_one_span(face: Face, broker: FakeBroker, rec
         await producer.send_batch([Message("orders", b"3"), Message("orders", b"4")])
         await producer.send_batch(Message("orders", b"%d" % n) for n in (5, 6, 7))
         await producer.send_many("orders", [b"8", b"9"], properties={"own": "1"})
-        first, last = (
-            await producer.post(Message("orders", b"10")),
-            await producer.post(Message("orders", b"11")),
-        )
+        first, last = (await producer.post(Message("orders", b"10")), await producer.post(Message("orders", b"11")))
         await producer.flush()
         assert first.done
         assert last.done
@@ -179,9 +170,7 @@ async def test_each_way_to_send_has_one_span(face: Face, broker: FakeBroker, rec
         carried.setdefault(message.get_property("traceparent"), set()).add(int(message.body))
     spans = recorded.spans("send orders")
     found = {
-        frozenset(carried.get(traceparent(span), ())): (span.attributes or {}).get(
-            "messaging.batch.message_count"
-        )
+        frozenset(carried.get(traceparent(span), ())): (span.attributes or {}).get("messaging.batch.message_count")
         for span in spans
     }
     assert len(spans) == len(found) == 8
@@ -318,9 +307,7 @@ async def test_a_handler_that_raises_is_recorded_and_its_message_given_back(
 
 
 @scenario
-async def test_popped_messages_are_handled_in_spans(
-    face: Face, broker: FakeBroker, recorded: Recorded
-) -> None:
+async def test_popped_messages_are_handled_in_spans(face: Face, broker: FakeBroker, recorded: Recorded) -> None:
     Pops(broker).waiting = [b"0"]
     async with face.PopConsumer(broker.address, group="billing", topic="t", orderly=False) as consumer:
 
@@ -333,9 +320,7 @@ async def test_popped_messages_are_handled_in_spans(
 
 
 @scenario
-async def test_an_iterating_program_makes_the_span_itself(
-    face: Face, broker: FakeBroker, recorded: Recorded
-) -> None:
+async def test_an_iterating_program_makes_the_span_itself(face: Face, broker: FakeBroker, recorded: Recorded) -> None:
 
     await send_one(face, broker)
     async with face.Consumer(broker.address, group="billing", topic="orders") as consumer:

@@ -66,9 +66,7 @@ async def test_a_plain_function_ends_run_with_its_message_unhandled(
     assert seen == [b"a", b"a"]
 
 
-async def fill(
-    face: Face, real_address: str, topic: str, *bodies: bytes, queues: int = 1, **more: Any
-) -> None:
+async def fill(face: Face, real_address: str, topic: str, *bodies: bytes, queues: int = 1, **more: Any) -> None:
     """Create a topic, and store messages in its first queue."""
     async with face.Admin(real_address) as admin:
         await admin.create_topic(topic, queues=queues)
@@ -126,9 +124,7 @@ async def test_the_highest_priority_is_popped_first_also_of_redelivered_messages
 
 
 @scenario
-async def test_only_a_message_that_is_not_settled_comes_again(
-    face: Face, real_address: str, topic: str
-) -> None:
+async def test_only_a_message_that_is_not_settled_comes_again(face: Face, real_address: str, topic: str) -> None:
     bodies = [b"ack", b"extend", b"extend and ack", b"reject", b"left"]
     await fill(face, real_address, topic, b"other tag", tag="BB")  # with the same hash
     await fill(face, real_address, topic, *bodies, tag="Aa", keys=["k"])
@@ -151,14 +147,10 @@ async def test_only_a_message_that_is_not_settled_comes_again(
         assert again.queue.topic == f"%RETRY%{topic}_{topic}"
         assert await consumer.receive(wait_s=0.5) == [], "the times of all others would be over too"
         for settle in (left.ack, left.nack, left.reject, lambda: left.extend(1.0)):
-            with pytest.raises(
-                InvalidHandle, match=r"time ended .* it is redelivered: handle it then"
-            ) as caught:
+            with pytest.raises(InvalidHandle, match=r"time ended .* it is redelivered: handle it then") as caught:
                 await settle()
         assert (caught.value.topic, caught.value.queue_id, caught.value.queue_offset) == (topic, 0, 5)
-        with pytest.raises(
-            PartlyAcknowledged, match="2 of 3 messages acknowledged; message 0 failed"
-        ) as some:
+        with pytest.raises(PartlyAcknowledged, match="2 of 3 messages acknowledged; message 0 failed") as some:
             await consumer.ack([left, kept, again])
         assert list(some.value.errors) == [0]
         with pytest.raises(InvalidHandle, match="it is acknowledged"):
@@ -205,9 +197,7 @@ async def test_a_message_given_back_comes_again_at_once_or_after_a_delay(
 
 
 @scenario
-async def test_a_batch_says_which_messages_are_not_acknowledged(
-    face: Face, real_address: str, topic: str
-) -> None:
+async def test_a_batch_says_which_messages_are_not_acknowledged(face: Face, real_address: str, topic: str) -> None:
     await fill(face, real_address, topic, b"a", b"b", b"c")
     async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
         messages = await consumer.receive(invisible_s=LONG_S)
@@ -271,9 +261,7 @@ async def test_a_wait_ends_with_a_message_of_any_topic(face: Face, real_address:
     assert time.monotonic() - started_at < 3.0
 
 
-@pytest.mark.parametrize(
-    "filters", [{"tags": "paid || refunded"}, {"sql": "TAGS = 'paid' OR TAGS = 'refunded'"}]
-)
+@pytest.mark.parametrize("filters", [{"tags": "paid || refunded"}, {"sql": "TAGS = 'paid' OR TAGS = 'refunded'"}])
 @scenario
 async def test_filters(face: Face, real_address: str, topic: str, filters: dict[str, str]) -> None:
     await fill(face, real_address, topic)
@@ -309,17 +297,10 @@ async def test_a_missing_topic_is_waited_for(face: Face, real_address: str, topi
 @scenario
 async def test_a_late_group_begins_where_it_asks_to(face: Face, real_address: str, topic: str) -> None:
     await fill(face, real_address, topic, b"a", b"b")
-    starts: dict[str, Any] = {
-        "all": "earliest",
-        "offset": 1,
-        "time": datetime(2020, 1, 1, tzinfo=UTC),
-        "new": "latest",
-    }
+    starts: dict[str, Any] = {"all": "earliest", "offset": 1, "time": datetime(2020, 1, 1, tzinfo=UTC), "new": "latest"}
     found: dict[str, list[bytes]] = {}
     for name, start in starts.items():
-        async with face.PopConsumer(
-            real_address, group=f"{topic}-{name}", topic=topic, start=start
-        ) as consumer:
+        async with face.PopConsumer(real_address, group=f"{topic}-{name}", topic=topic, start=start) as consumer:
             found[name] = [message.body for message in await consumer.receive(wait_s=0.0)]
     assert found == {"all": [b"a", b"b"], "offset": [b"b"], "time": [b"a", b"b"], "new": []}
     async with face.Producer(real_address) as producer:
@@ -360,12 +341,7 @@ async def test_wrong_times_and_counts(face: Face, real_address: str, topic: str)
     async def handle(message: Any) -> None: ...
 
     async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
-        for arguments in (
-            {"invisible_s": 0.0},
-            {"invisible_s": math.inf},
-            {"max_messages": 0},
-            {"wait_s": -1.0},
-        ):
+        for arguments in ({"invisible_s": 0.0}, {"invisible_s": math.inf}, {"max_messages": 0}, {"wait_s": -1.0}):
             with pytest.raises(ValueError, match=next(iter(arguments))):
                 await consumer.receive(**arguments)
         for arguments in ({"invisible_s": 0.0}, {"concurrency": 0}):
@@ -377,9 +353,7 @@ async def test_wrong_times_and_counts(face: Face, real_address: str, topic: str)
 
 
 @scenario
-async def test_in_order_a_queue_waits_for_its_acknowledgements(
-    face: Face, real_address: str, topic: str
-) -> None:
+async def test_in_order_a_queue_waits_for_its_acknowledgements(face: Face, real_address: str, topic: str) -> None:
     await fill(face, real_address, topic, b"a", b"b", b"c")
     async with (
         face.PopConsumer(real_address, group=topic, topic=topic, orderly=True) as one,
@@ -402,9 +376,7 @@ async def test_in_order_a_queue_waits_for_its_acknowledgements(
 
 
 @scenario
-async def test_the_setting_of_the_group_says_whether_it_is_in_order(
-    face: Face, real_address: str, topic: str
-) -> None:
+async def test_the_setting_of_the_group_says_whether_it_is_in_order(face: Face, real_address: str, topic: str) -> None:
     async with face.Admin(real_address) as admin:
         await admin.put_group(SubscriptionGroupConfig(topic, consume_message_orderly=True))
     async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
@@ -414,9 +386,7 @@ async def test_the_setting_of_the_group_says_whether_it_is_in_order(
 
 
 @scenario
-async def test_run_in_order_repeats_a_message_before_those_after_it(
-    face: Face, real_address: str, topic: str
-) -> None:
+async def test_run_in_order_repeats_a_message_before_those_after_it(face: Face, real_address: str, topic: str) -> None:
     await fill(face, real_address, topic, b"0", b"1", b"2", b"3")
     seen: list[bytes] = []
 
@@ -426,9 +396,7 @@ async def test_run_in_order_repeats_a_message_before_those_after_it(
             raise ValueError
 
     policy = GiveBack(after_s=0.05)
-    async with face.PopConsumer(
-        real_address, group=topic, topic=topic, orderly=True, on_failure=policy
-    ) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic, orderly=True, on_failure=policy) as consumer:
         await run(face, consumer, handle, lambda: len(seen) == 6, concurrency=3)
     assert seen == [b"0", b"1", b"1", b"1", b"2", b"3"]
     async with face.PopConsumer(real_address, group=topic, topic=topic, orderly=True) as consumer:
@@ -439,9 +407,7 @@ async def test_run_in_order_repeats_a_message_before_those_after_it(
 
 
 @scenario
-async def test_run_acknowledges_what_its_handler_returns_from(
-    face: Face, real_address: str, topic: str
-) -> None:
+async def test_run_acknowledges_what_its_handler_returns_from(face: Face, real_address: str, topic: str) -> None:
     bodies = [b"%d" % number for number in range(40)]
     await fill(face, real_address, topic, *bodies)
     invisible_s = 1.0  # extended as long as it is in hand

@@ -12,9 +12,7 @@ import pytest
 from reput_client import BrokerBusy, BrokerError, InvalidHandle, PartlyAcknowledged, PopConsumer
 from reput_client.pop import handling
 from reput_protocol.codes import ResponseCode
-from reput_protocol.commands.pop import (
-    PopHandle,
-)
+from reput_protocol.commands.pop import PopHandle
 from reput_protocol.wire.header import Header
 from support.faces import Face, scenario
 from support.fake_pops import ACK, BATCH_ACK, CHANGE, NOTIFICATION, POP, POP_TIME, RESEND, SEND_BACK, Pops
@@ -66,10 +64,7 @@ async def test_what_a_broker_refuses_for_now_can_be_acknowledged_again(face: Fac
         messages = await consumer.receive(invisible_s=INVISIBLE_S)
         with pytest.raises(PartlyAcknowledged, match="0 of 2 messages") as caught:
             await consumer.ack(messages)
-        assert {index: type(error) for index, error in caught.value.errors.items()} == {
-            0: BrokerBusy,
-            1: BrokerBusy,
-        }
+        assert {index: type(error) for index, error in caught.value.errors.items()} == {0: BrokerBusy, 1: BrokerBusy}
         await consumer.ack(messages)
     assert pops.codes() == [BATCH_ACK]
 

@@ -77,9 +77,7 @@ async def test_what_is_stored_is_what_send_stores(face: Face, reput_broker: Back
 
 
 @scenario
-async def test_messages_share_a_block_that_leaves_when_its_time_is_over(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_messages_share_a_block_that_leaves_when_its_time_is_over(face: Face, broker: FakeBroker) -> None:
 
     async with face.Producer(broker.address, linger_s=0.05) as producer:
         posted = [await producer.post(Message("t", b"%d" % number, "x")) for number in range(40)]
@@ -94,9 +92,7 @@ async def test_messages_share_a_block_that_leaves_when_its_time_is_over(
 
 
 @scenario
-async def test_a_block_that_is_due_grows_while_the_one_before_is_unanswered(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_block_that_is_due_grows_while_the_one_before_is_unanswered(face: Face, broker: FakeBroker) -> None:
     going_on = broker.hold_puts()
     async with face.Producer(broker.address, retries=1, linger_s=0.001) as producer:
         posted = []
@@ -150,9 +146,7 @@ async def test_a_post_right_behind_the_last_answer_leaves_by_itself(face: Face, 
 
 @pytest.mark.parametrize("face", ["trio", "asyncio"], indirect=True)
 @scenario
-async def test_a_program_that_only_posts_is_answered_and_lets_others_run(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_program_that_only_posts_is_answered_and_lets_others_run(face: Face, broker: FakeBroker) -> None:
     """It awaits only `post`, and never waits for room."""
     turns: list[bool] = []
 
@@ -195,9 +189,7 @@ async def test_a_full_block_leaves_and_the_next_goes_to_another_queue(face: Face
 async def test_keys_and_queues_are_kept(face: Face, broker: FakeBroker) -> None:
 
     async with face.Producer(broker.address) as producer:
-        by_key = [
-            await producer.post(Message("t", b"x"), ordering_key=f"k{number % 3}") for number in range(30)
-        ]
+        by_key = [await producer.post(Message("t", b"x"), ordering_key=f"k{number % 3}") for number in range(30)]
         by_id = [await producer.post(Message("t", b"x"), queue_id=1) for _ in range(30)]
         await producer.flush()
         assert {each.result().queue_id for each in by_id} == {1}
@@ -305,9 +297,7 @@ async def test_messages_of_a_priority_share_blocks(face: Face, reput_broker: Bac
     assert len({receipt.store_timestamp_ms for receipt in receipts}) <= 3
     async with face.PullConsumer(reput_broker.address, group="g") as consumer:
         for receipt in (receipts[4], alone):
-            (message,) = (
-                await consumer.pull(topic, receipt.queue_id, receipt.queue_offset, max_messages=1)
-            ).messages
+            (message,) = (await consumer.pull(topic, receipt.queue_id, receipt.queue_offset, max_messages=1)).messages
             assert message.priority == (4 if receipt is receipts[4] else 1)
         result = await consumer.pull(topic, ordered.queue_id, ordered.queue_offset, max_messages=1)
         assert result.messages[0].priority is None
@@ -378,9 +368,7 @@ def test_flush_waits_for_callbacks_that_another_thread_calls(broker: FakeBroker)
         called.append("slow")
 
     with blocking.Producer(broker.address) as producer:
-        thread = threading.Thread(
-            target=lambda: producer.post(Message("t", b"1"), queue_id=0, on_done=slow).result()
-        )
+        thread = threading.Thread(target=lambda: producer.post(Message("t", b"1"), queue_id=0, on_done=slow).result())
         thread.start()
         calling.wait(30.0)
         producer.post(Message("t", b"2"), queue_id=1, on_done=fast)
@@ -439,9 +427,7 @@ def test_callbacks_may_use_the_blocking_client(broker: FakeBroker) -> None:
 
 
 @scenario
-async def test_a_failure_of_which_nobody_was_told_is_raised_by_flush_once(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_failure_of_which_nobody_was_told_is_raised_by_flush_once(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(PUT, BUSY)
     async with face.Producer(broker.address, retries=0) as producer:

@@ -76,9 +76,7 @@ async def test_what_has_left_is_unknown_when_the_producer_is_closed(face: Face, 
 
 
 @scenario
-async def test_who_waits_for_room_is_told_that_the_producer_was_closed(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_who_waits_for_room_is_told_that_the_producer_was_closed(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(PUT, SILENCE)
     options = {"batch_bytes": 1_000, "buffer_bytes": 2_000, "linger_s": 0.001}
@@ -338,10 +336,7 @@ def test_a_send_that_is_ended_by_an_interrupt_names_its_message(broker: FakeBrok
 def test_time_that_nobody_spent_waiting_fails_nothing(broker: FakeBroker) -> None:
     """Without tasks nothing is read or written between calls; that is not the broker's silence."""
     with blocking.Producer(broker.address, timeout_s=0.5, batch_bytes=8 << 20) as producer:
-        for size in (
-            10,
-            3_900_000,
-        ):  # an unread answer, and a block mostly unsent
+        for size in (10, 3_900_000):  # an unread answer, and a block mostly unsent
             posted = [producer.post(Message("t", bytes(size)), queue_id=0) for _ in range(2)]
             threading.Event().wait(0.02)
             posted.append(producer.post(Message("t", b"x"), queue_id=1))  # sends the first one
@@ -404,9 +399,7 @@ def test_posts_of_a_program_that_ends_without_close_are_sent_or_logged(
 
 def test_a_program_that_ends_without_close_waits_for_no_broker_for_ever(broker: FakeBroker) -> None:
     broker.behave(PUT, SILENCE)
-    program = (
-        f"import reput_client.produce.gathering\nreput_client.produce.gathering._EXIT_S = 0.2\n{_FORGETFUL}"
-    )
+    program = f"import reput_client.produce.gathering\nreput_client.produce.gathering._EXIT_S = 0.2\n{_FORGETFUL}"
     command = [sys.executable, "-c", program, "blocking", broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "posted messages that have failed: 3;" in ended.stderr
@@ -445,9 +438,7 @@ def test_a_producer_that_fails_as_the_program_ends_takes_no_posts_of_another_alo
     assert "a mistake" in ended.stderr
 
 
-def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_of_another(
-    broker: FakeBroker,
-) -> None:
+def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_of_another(broker: FakeBroker) -> None:
     """The first producer must not use up the time of both."""
 
     def put(header: Any, body: memoryview) -> Answer:
@@ -464,9 +455,7 @@ def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_o
 
 
 @pytest.mark.parametrize("has_begun", [True, False], ids=["sent", "not begun"])
-def test_posts_of_an_event_loop_that_was_closed_are_sent_by_the_next_one(
-    broker: FakeBroker, has_begun: bool
-) -> None:
+def test_posts_of_an_event_loop_that_was_closed_are_sent_by_the_next_one(broker: FakeBroker, has_begun: bool) -> None:
     """The first loop's task never runs again."""
     producer = reput_client.Producer(broker.address, linger_s=0.001 if has_begun else 60.0, timeout_s=10.0)
     first = asyncio.new_event_loop()

@@ -105,9 +105,7 @@ async def test_what_nobody_answers_fails_in_time(face: Face, broker: FakeBroker)
 
 
 @scenario
-async def test_who_is_not_answered_does_not_live_on_the_answers_of_others(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_who_is_not_answered_does_not_live_on_the_answers_of_others(face: Face, broker: FakeBroker) -> None:
     def put(header: Any, body: memoryview) -> Answer:
         return SILENCE if b"unheard" in bytes(body) else broker.put(header, body)
 
@@ -172,10 +170,7 @@ def two_brokers(broker: FakeBroker, other: str) -> None:
     """Announce both brokers, each with two queues of every topic."""
     route = TopicRoute(
         queue_datas=[QueueData("fake", 2, 2, 6, 0), QueueData("other", 2, 2, 6, 0)],
-        broker_datas=[
-            BrokerData("c", "fake", {0: broker.address}),
-            BrokerData("c", "other", {0: other}),
-        ],
+        broker_datas=[BrokerData("c", "fake", {0: broker.address}), BrokerData("c", "other", {0: other})],
     )
     broker.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(body=route.to_json()))
 
@@ -189,9 +184,7 @@ async def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: Fak
         options = {"timeout_s": 1.0, "batch_bytes": 2_000, "buffer_bytes": 40_000, "new_backoff": quick}
         async with face.Producer(broker.address, **options) as producer:
             # By key, some to the dead broker; and more to any queue than may be held.
-            keyed = [
-                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
-            ]
+            keyed = [await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)]
             posted = [await producer.post(Message("t", bytes(300))) for _ in range(400)]
             with pytest.raises(PostsFailed) as caught:
                 await producer.flush()
@@ -201,18 +194,14 @@ async def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: Fak
             # At most one block for each queue of the dead broker; others avoid it.
             assert sum(each in failed for each in posted) <= 2 * 6
             other.restart()
-            again = [
-                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
-            ]
+            again = [await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)]
             await producer.flush()
             assert {each.result().queue_id for each in again} == {0, 1}
             assert other.log
 
 
 @scenario
-async def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(face: Face, broker: FakeBroker) -> None:
 
     with contextlib.ExitStack() as sockets:
         deaf = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
@@ -230,9 +219,7 @@ async def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
 
         options = {"timeout_s": 1.0, "connect_timeout_s": 0.4, "new_backoff": Counting}
         async with face.Producer(broker.address, linger_s=0.001, **options) as producer:
-            posted = [
-                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
-            ]
+            posted = [await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)]
             if not face.is_blocking:  # there each attempt delays the caller, as documented
                 await face.until(lambda: any(each.done for each in posted))
                 assert not ended

@@ -195,13 +195,9 @@ async def test_a_pull_at_the_end_waits(broker: BackgroundBroker, face: Face) -> 
 
 
 def test_what_is_not_durable_yet_comes_too(new_reput_broker: Callable[..., BackgroundBroker]) -> None:
-    broker = new_reput_broker(
-        store={"flush": "async", "flush_interval": "10m", "flush_thorough_interval": "10m"}
-    )
+    broker = new_reput_broker(store={"flush": "async", "flush_interval": "10m", "flush_thorough_interval": "10m"})
     with Producer(broker.address, group="p") as producer, PullConsumer(broker.address, group="g") as consumer:
-        producer.send_batch(
-            [Message(TOPIC, b"%d" % number) for number in range(10)], queue_id=0, ack="page_cache"
-        )
+        producer.send_batch([Message(TOPIC, b"%d" % number) for number in range(10)], queue_id=0, ack="page_cache")
         for offset in (0, 4):
             result = consumer.pull_columns(TOPIC, 0, offset, wait_s=0.0)
             assert result.columns.queue_offset.tolist() == list(range(offset, 10))

@@ -28,9 +28,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @scenario
-async def test_a_pull_that_waits_at_a_master_that_goes_continues_at_a_slave(
-    face: Face, cluster: FakeCluster
-) -> None:
+async def test_a_pull_that_waits_at_a_master_that_goes_continues_at_a_slave(face: Face, cluster: FakeCluster) -> None:
     master, slave = cluster.members["broker-a"]
 
     async with face.PullConsumer(cluster.names.address, group="g") as consumer:
@@ -159,9 +157,7 @@ async def test_while_the_master_is_away_a_slave_answers_what_it_can(face: Face, 
     master, slave = cluster.members["broker-a"]
     master.committed["g", "t", 0] = 3
     slave.behave(RequestCode.GET_EARLIEST_MSG_STORETIME, Answer(ext={"timestamp": 7}))
-    slave.behave(
-        RequestCode.QUERY_MESSAGE, Answer(ext={"indexLastUpdateTimestamp": 0, "indexLastUpdatePhyoffset": 0})
-    )
+    slave.behave(RequestCode.QUERY_MESSAGE, Answer(ext={"indexLastUpdateTimestamp": 0, "indexLastUpdatePhyoffset": 0}))
     found = Answer(ResponseCode.QUERY_NOT_FOUND, remark="NOT_FOUND: none")
     slave.behave(RequestCode.VIEW_MESSAGE_BY_ID, found)
     master.stop()

@@ -118,9 +118,7 @@ async def test_queues_that_are_read_in_turn_are_requested_ahead_within_a_limit(
 
 
 @scenario
-async def test_a_pull_that_is_to_go_to_a_slave_is_not_requested_of_the_master(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_pull_that_is_to_go_to_a_slave_is_not_requested_of_the_master(face: Face, broker: FakeBroker) -> None:
     broker.store("t", b"0", b"1", b"2")
     broker.suggests = 1
     async with face.PullConsumer(broker.address, group="g") as consumer:

@@ -217,9 +217,7 @@ def test_batches_have_at_most_so_many_rows(scene: Scene) -> None:
         assert max(sizes) == 70
 
 
-def test_where_a_topic_ends_is_decided_when_it_is_opened(
-    new_reput_broker: Callable[..., BackgroundBroker],
-) -> None:
+def test_where_a_topic_ends_is_decided_when_it_is_opened(new_reput_broker: Callable[..., BackgroundBroker]) -> None:
     broker = new_reput_broker(store={"flush": "sync", **FILES})
     with Admin(broker.address) as admin, Producer(broker.address, group="p") as producer:
         admin.create_topic(TOPIC, queues=1)
@@ -254,10 +252,7 @@ def no_more_descriptors_than(before: int) -> bool:
         ({"columns": ["tag"]}, "there is no column 'tag'; did you mean 'tags'.*queueOffset"),
         ({"columns": ["tags", "tags"]}, "names a column twice"),
         ({"queues": [0, 3]}, "topic 'orders' has no queue 3; it has 0, 1, 2"),
-        (
-            {"start": {5: 1}},
-            "start names queue 5, which is not read; the queues of topic 'orders' are orders/",
-        ),
+        ({"start": {5: 1}}, "start names queue 5, which is not read; the queues of topic 'orders' are orders/"),
         ({"end": {("broker-z", 0): 1}}, "end names queue .'broker-z', 0., which is not read"),
         ({"start": "first"}, "start is 'first'; it is 'earliest', 'latest', a datetime"),
         ({"batch_rows": 0}, "batch_rows is 0"),
@@ -271,9 +266,7 @@ def test_what_is_not_there_is_named(scene: Scene, given: dict[str, Any], words: 
 
 def test_offsets_that_are_not_there_are_lost_data(scene: Scene) -> None:
     for source in (scene.broker.address, scene.copy):
-        with pytest.raises(
-            DataLost, match=rf"orders/.*0: end is 201, but its messages are \[0, {MESSAGES}\)"
-        ):
+        with pytest.raises(DataLost, match=rf"orders/.*0: end is 201, but its messages are \[0, {MESSAGES}\)"):
             read_arrow(source, TOPIC, end={0: MESSAGES + 1})
 
 
@@ -388,9 +381,7 @@ def test_polars_reads_only_what_a_query_needs(scene: Scene, monkeypatch: pytest.
     assert lazy.select("flag").head(60).collect().shape == (60, 1)
     assert (asked.pop(), sum(rows_read)) == (["flag"], 100)
     found = lazy.filter((pl.col("tags") == "a") & (pl.col("queueId") == 1)).select("queueOffset").collect()
-    assert found["queueOffset"].to_list() == [
-        row["queueOffset"] for row in rows_of(scene.copy, queues=[1], tags="a")
-    ]
+    assert found["queueOffset"].to_list() == [row["queueOffset"] for row in rows_of(scene.copy, queues=[1], tags="a")]
     assert sorted(asked.pop()) == ["queueId", "queueOffset", "tags"]
     assert lazy.select(pl.len()).collect().item() == QUEUES * MESSAGES
     assert len(asked.pop()) == 1

@@ -129,11 +129,7 @@ def test_blocks_are_requested_once_and_forgotten(root: Path) -> None:
     rows = rows_of(root, filesystem=Watched(count), columns=["queueId", "queueOffset", "body"])
     assert len(rows) == MESSAGES == len(records_of(root))
     files = list((root / "commitlog").iterdir())
-    assert (
-        sum(place.size for place in records_of(root))
-        <= sum(read)
-        <= sum(path.stat().st_size for path in files)
-    )
+    assert sum(place.size for place in records_of(root)) <= sum(read) <= sum(path.stat().st_size for path in files)
 
 
 def test_a_directory_that_a_rebuild_was_replacing_has_its_queues(root: Path, tmp_path: Path) -> None:
@@ -169,9 +165,7 @@ def test_a_server_that_is_away_is_unavailable(monkeypatch: pytest.MonkeyPatch) -
     for name, value in ObjectStore.environment(free_port()).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(store_files, "_ATTEMPTS", 1)
-    with pytest.raises(
-        BucketUnavailable, match=r"s3://bucket/store\S* cannot be reached: .*try again"
-    ) as away:
+    with pytest.raises(BucketUnavailable, match=r"s3://bucket/store\S* cannot be reached: .*try again") as away:
         read_arrow("s3://bucket/store?region=us-east-1", TOPIC)
     assert away.value.retryable
 
@@ -205,9 +199,7 @@ def test_a_file_that_is_removed_meanwhile_is_lost_data_with_its_offset(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_file_that_is_removed_while_it_is_open_is_lost_data_with_its_offset(
-    root: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_is_removed_while_it_is_open_is_lost_data_with_its_offset(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "s")
 
     def remove(path: Path, _: int) -> None:

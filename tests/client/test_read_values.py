@@ -22,15 +22,7 @@ from pydantic import BaseModel
 
 from reput_broker import BrokerConfig
 from reput_broker.background import BackgroundBroker
-from reput_client import (
-    Avro,
-    Json,
-    Message,
-    NotDeserialized,
-    Protobuf,
-    RegistryUnavailable,
-    SchemaRegistry,
-)
+from reput_client import Avro, Json, Message, NotDeserialized, Protobuf, RegistryUnavailable, SchemaRegistry
 from reput_client.arrow import read_arrow, scan_polars
 from reput_client.arrow.value_form import ValueForm
 from reput_client.arrow.values import TypedColumns, form_of, reader_of, values_of
@@ -85,9 +77,7 @@ class Model(BaseModel):
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
-    config = BrokerConfig.model_validate(
-        {"data_dir": tmp_path_factory.mktemp("values"), "port": 0, "http_port": None}
-    )
+    config = BrokerConfig.model_validate({"data_dir": tmp_path_factory.mktemp("values"), "port": 0, "http_port": None})
     with BackgroundBroker(config) as broker:
         yield broker
 
@@ -128,9 +118,7 @@ def test_what_is_not_of_the_form(broker: BackgroundBroker, topic: str) -> None:
 
 
 def test_values_that_are_not_of_the_type(broker: BackgroundBroker, topic: str) -> None:
-    address = store(
-        broker, topic, b'{"n":1}', b'{"n":"x"}', b"[]", b"[", b'{"n":36893488147419103232}', b"{}"
-    )
+    address = store(broker, topic, b'{"n":1}', b'{"n":"x"}', b"[]", b"[", b'{"n":36893488147419103232}', b"{}")
     kind = pa.struct([("n", pa.int64())])
     given: Any = {"decode": Json(), "value_type": kind}
     table = read_arrow(address, topic, on_bad_value="null", **given).read_all()
@@ -148,11 +136,7 @@ LINE = pa.struct([("n", pa.int64())])
     ("kind", "good", "bad"),
     [
         (LINE, ['{"n":1}', '{"more":1}', "{}", "null"], ["[]", '[["n",1]]', '"n"', '{"n":[]}']),
-        (
-            pa.struct([("line", LINE)]),
-            ['{"line":{"n":1}}', '{"line":null}'],
-            ['{"line":[]}', '{"line":{"n":1.5}}'],
-        ),
+        (pa.struct([("line", LINE)]), ['{"line":{"n":1}}', '{"line":null}'], ['{"line":[]}', '{"line":{"n":1.5}}']),
         (pa.list_(pa.string()), ['["ab",null]', "[]"], ['"ab"', "{}", "[1]"]),
         (pa.map_(pa.string(), LINE), ['{"a":{"n":1}}', "{}"], ["[]", '{"a":[]}']),
         (pa.int64(), ["1"], ["1.5", "1.0", "1e2", "true", '"1"', str(1 << 64)]),
@@ -168,9 +152,7 @@ LINE = pa.struct([("n", pa.int64())])
     ],
     ids=str,
 )
-def test_json_is_checked_before_arrow_would_coerce_it(
-    kind: pa.DataType, good: list[str], bad: list[str]
-) -> None:
+def test_json_is_checked_before_arrow_would_coerce_it(kind: pa.DataType, good: list[str], bad: list[str]) -> None:
     """A row that Arrow takes only without the row next to it once ended the reading, and 1.5 became the integer 1."""
     form = pickle.loads(pickle.dumps(form_of(Json(), kind)))  # as Spark sends it
     bodies = [text.encode() for text in (*good, *bad, good[0])]
@@ -221,9 +203,7 @@ def test_protobuf(broker: BackgroundBroker, topic: str) -> None:
 
 def test_times_of_protobuf(broker: BackgroundBroker, topic: str) -> None:
     pair = Protobuf(Timestamp)
-    address = store(
-        broker, topic, pair.serialize(Timestamp(seconds=1)), pair.serialize(Timestamp(seconds=1 << 60))
-    )
+    address = store(broker, topic, pair.serialize(Timestamp(seconds=1)), pair.serialize(Timestamp(seconds=1 << 60)))
     values = read_arrow(address, topic, decode=pair, on_bad_value="null").read_all()["value"].to_pylist()
     assert values == [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), None]
 
@@ -257,11 +237,7 @@ def test_any_bodies_become_values_or_errors(bodies: list[bytes]) -> None:
         ],
         names=["body", "topic", "queueId", "queueOffset"],
     )
-    kinds: list[tuple[Any, Any]] = [
-        (Avro(SCHEMA), None),
-        (Protobuf(Order), None),
-        (Json(), pa.list_(pa.int8())),
-    ]
+    kinds: list[tuple[Any, Any]] = [(Avro(SCHEMA), None), (Protobuf(Order), None), (Json(), pa.list_(pa.int8()))]
     for decoder, kind in kinds:
         (made,) = TypedColumns(["value", "error"], decoder, kind, "null").batches([rows])
         made.validate(full=True)
@@ -279,10 +255,7 @@ def test_polars_decodes_only_what_a_query_uses(broker: BackgroundBroker, topic: 
         frame.select("value").collect()
     good = scan_polars(address, topic, decode=orders, on_bad_value="null").filter(pl.col("error").is_null())
     assert good.select(pl.col("value").struct.field("number")).collect().to_dicts() == [{"number": 7}]
-    assert (
-        good.collect_schema().names()
-        == read_arrow(address, topic, decode=orders, on_bad_value="null").schema.names
-    )
+    assert good.collect_schema().names() == read_arrow(address, topic, decode=orders, on_bad_value="null").schema.names
     assert good.collect()["value"].struct.field("number").to_list() == [7]
 
 
@@ -301,9 +274,7 @@ def test_a_registry(broker: BackgroundBroker, topic: str) -> None:
             read_arrow(address, topic, decode=other, on_bad_value="null").read_all()
 
 
-def test_older_bodies_are_resolved_to_the_latest_schema_of_a_registry(
-    broker: BackgroundBroker, topic: str
-) -> None:
+def test_older_bodies_are_resolved_to_the_latest_schema_of_a_registry(broker: BackgroundBroker, topic: str) -> None:
     """The type was the latest schema's, the values were as written: its defaults and aliases became nulls."""
     first = [{"name": "n", "type": "int"}, {"name": "old", "type": "string"}]
     second = [
@@ -314,12 +285,7 @@ def test_older_bodies_are_resolved_to_the_latest_schema_of_a_registry(
     with schema_registry() as fake:
         registry = SchemaRegistry(fake.url)
         writers = [
-            Avro(
-                {"type": "record", "name": "O", "fields": fields},
-                registry=registry,
-                subject="o",
-                register=True,
-            )
+            Avro({"type": "record", "name": "O", "fields": fields}, registry=registry, subject="o", register=True)
             for fields in (first, second)
         ]
         bodies = [
@@ -328,10 +294,7 @@ def test_older_bodies_are_resolved_to_the_latest_schema_of_a_registry(
         ]
         latest = Avro(registry=registry, subject="o")
         table = read_arrow(store(broker, topic, *bodies), topic, decode=latest).read_all()
-        wanted = [
-            {"n": 1, "currency": "EUR", "customer": "x"},
-            {"n": 2, "currency": "USD", "customer": "y"},
-        ]
+        wanted = [{"n": 1, "currency": "EUR", "customer": "x"}, {"n": 2, "currency": "USD", "customer": "y"}]
         assert table["value"].to_pylist() == wanted
         sent = pickle.loads(pickle.dumps(reader_of(latest)))  # as Spark sends it
         assert [sent.deserialize(body) for body in bodies] == wanted
@@ -342,11 +305,7 @@ def test_older_bodies_are_resolved_to_the_latest_schema_of_a_registry(
     ("decode", "more", "words"),
     [
         (Avro(["int", "string"]), {}, "a union of several types"),
-        (
-            Avro({"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}),
-            {},
-            "L is recursive",
-        ),
+        (Avro({"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}), {}, "L is recursive"),
         (Avro(registry=SchemaRegistry("http://127.0.0.1:1")), {}, "without subject="),
         (Protobuf(Struct), {}, "google.protobuf.Struct is recursive"),
         (Json(), {}, "Json needs value_type="),

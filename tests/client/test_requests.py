@@ -62,27 +62,13 @@ class Broker(FakeBroker):
     def push(self, request: Any, body: bytes, *, header_type: int = HeaderType.MSGPACK) -> None:
         """Push the reply to a request with these header fields."""
         asked = decode_properties(str(request["i"]).encode())
-        properties = {
-            "CORRELATION_ID": asked["CORRELATION_ID"],
-            "MSG_TYPE": "reply",
-            "TAGS": "t",
-            "KEYS": "k",
-        }
+        properties = {"CORRELATION_ID": asked["CORRELATION_ID"], "MSG_TYPE": "reply", "TAGS": "t", "KEYS": "k"}
         fields = {"sys_flag": 0, "flag": 3, **self.reply_fields}
         header = SendMessageHeader(
-            "PG",
-            "c_REPLY_TOPIC",
-            0,
-            born_timestamp=7,
-            properties=encode_properties(properties).decode(),
-            **fields,
+            "PG", "c_REPLY_TOPIC", 0, born_timestamp=7, properties=encode_properties(properties).decode(), **fields
         )
         pushed = PushReplyHeader.of(
-            header,
-            header.properties,
-            born_host="/10.0.0.7:4711",
-            store_host="10.0.0.8:10911",
-            store_timestamp_ms=8,
+            header, header.properties, born_host="/10.0.0.7:4711", store_host="10.0.0.8:10911", store_timestamp_ms=8
         )
         answer = b"re: " + body if self.reply_body is None else self.reply_body
         self.ask(PUSH, pushed.to_ext(header_type), answer, header_type=header_type)
@@ -122,12 +108,7 @@ async def test_a_request_says_what_rocketmqs_do_and_gets_its_reply(face: Face, b
         assert (ext["a"], ext["b"], ext["e"]) == ("shop", "work", 1)
         UUID(properties.pop("CORRELATION_ID"))
         properties.pop("UNIQ_KEY")
-        assert properties == {
-            "TAGS": "a",
-            "p": "q",
-            "REPLY_TO_CLIENT": producer.client_id,
-            "TTL": "30000",
-        }
+        assert properties == {"TAGS": "a", "p": "q", "REPLY_TO_CLIENT": producer.client_id, "TTL": "30000"}
         assert (reply.body, reply.tag, reply.keys, reply.flag) == (b"re: ping", "t", ("k",), 3)
         assert (reply.born_timestamp_ms, reply.store_timestamp_ms) == (7, 8)
         assert (reply.born_host, reply.store_host) == ("10.0.0.7:4711", "10.0.0.8:10911")
@@ -162,9 +143,7 @@ async def test_replies_of_other_header_types_and_compressed_ones(face: Face, bro
 
 
 @scenario
-async def test_many_requests_at_once_share_one_heartbeat_and_get_their_own_replies(
-    face: Face, broker: Broker
-) -> None:
+async def test_many_requests_at_once_share_one_heartbeat_and_get_their_own_replies(face: Face, broker: Broker) -> None:
     count = 20 if face.is_blocking else 200
 
     got: dict[int, bytes] = {}
@@ -202,9 +181,7 @@ async def test_no_reply_names_topic_and_correlation_id_and_a_late_one_is_dropped
         assert (await producer.request(Message("work", b"2"), timeout_s=30.0)).body == b"re: 2"
         await face.until(lambda: producer.late_replies == 2)
         assert f"too late, dropped: {error.correlation_id}" in caplog.text
-        assert [broker.response()[0].code for _ in range(3)] == [0, 0, 0], (
-            "the broker is not bothered with it"
-        )
+        assert [broker.response()[0].code for _ in range(3)] == [0, 0, 0], "the broker is not bothered with it"
 
 
 @scenario
@@ -318,9 +295,7 @@ async def test_sends_do_not_wait_for_the_heartbeat_of_a_request(face: Face, brok
 
 @pytest.mark.parametrize("face", ["asyncio", "trio"], indirect=True)
 @scenario
-async def test_sends_do_not_wait_for_many_requests_that_wait_for_a_heartbeat(
-    face: Face, broker: Broker
-) -> None:
+async def test_sends_do_not_wait_for_many_requests_that_wait_for_a_heartbeat(face: Face, broker: Broker) -> None:
     started = 0
     broker.behave(BEAT, SILENCE)
     async with face.Producer(broker.address, timeout_s=60.0) as producer:

@@ -44,19 +44,14 @@ async def send_to_both(producer: Any) -> list[SendReceipt]:
 
 
 @scenario
-async def test_messages_are_sent_to_and_received_from_brokers_of_both_kinds(
-    face: Face, cluster: Cluster
-) -> None:
+async def test_messages_are_sent_to_and_received_from_brokers_of_both_kinds(face: Face, cluster: Cluster) -> None:
 
     bodies = [b"%d" % number for number in range(40)]
     async with face.Producer(cluster.names.address, ack="page_cache") as producer:
         receipts = [await producer.send(Message("t", body)) for body in bodies[:10]]
         for start in (10, 20, 30):
             receipts += await producer.send_many("t", bodies[start : start + 10])
-    assert {receipt.store_host for receipt in receipts} == {
-        cluster.reput.address,
-        cluster.rocketmq.address,
-    }
+    assert {receipt.store_host for receipt in receipts} == {cluster.reput.address, cluster.rocketmq.address}
     assert cluster.rocketmq.count(RequestCode.SEND_BATCH_MESSAGE)
     assert not cluster.rocketmq.count(RequestCode.PUT_MESSAGE)
     async with face.PullConsumer(cluster.names.address, group="g") as consumer:
@@ -107,20 +102,14 @@ async def test_a_broker_that_syncs_acknowledges_as_flushed(face: Face, cluster: 
 
     async with face.Producer(cluster.names.address, ack="flushed") as producer:
         receipts = await send_to_both(producer)
-    assert {receipt.store_host for receipt in receipts} == {
-        cluster.reput.address,
-        cluster.rocketmq.address,
-    }
+    assert {receipt.store_host for receipt in receipts} == {cluster.reput.address, cluster.rocketmq.address}
     assert {receipt.ack for receipt in receipts} == {"flushed"}
 
 
 @scenario
 async def test_members_of_rocketmqs_kind_report_what_they_know(face: Face, cluster: Cluster) -> None:
     copied = HARuntimeInfo(
-        master=True,
-        master_commit_log_max_offset=500,
-        in_sync_slave_nums=1,
-        connections=[HAConnectionRuntimeInfo()],
+        master=True, master_commit_log_max_offset=500, in_sync_slave_nums=1, connections=[HAConnectionRuntimeInfo()]
     )
     copying = HARuntimeInfo(client=HAClientRuntimeInfo(max_offset=400, activated=True))
 

@@ -15,17 +15,11 @@ async def test_a_schedule_is_created_sends_and_is_deleted(face: Face, real_addre
     topic, name = f"scheduled-{face.name}", f"every-second-{face.name}"
     message = Message(topic, b"tick", tag="t", keys=["k"], properties={"colour": "red"})
     async with face.Admin(real_address) as admin:
-        await admin.create_schedule(
-            name, "@every 1s", message, ordering_key="o", missed="all", catch_up_s=60.0
-        )
+        await admin.create_schedule(name, "@every 1s", message, ordering_key="o", missed="all", catch_up_s=60.0)
         (listed,) = await admin.list_schedules(topic)
         definition = listed.definition
         assert (definition.name, definition.when, definition.message_body) == (name, "@every 1s", b"tick")
-        assert (definition.ordering_key, definition.missed, definition.catch_up_s) == (
-            "o",
-            MissedTimes.ALL,
-            60.0,
-        )
+        assert (definition.ordering_key, definition.missed, definition.catch_up_s) == ("o", MissedTimes.ALL, 60.0)
         assert (listed.is_paused, listed.next_ms) == (False, listed.created_ms + 1000)
         while (await admin.describe_schedule(name)).last_time is None:
             await face.sleep(0.05)

@@ -68,9 +68,7 @@ def resent(broker: FakeBroker) -> tuple[dict[str, Any], dict[str, str], bytes]:
 async def test_the_broker_is_asked_with_the_place_in_its_log(face: Face, broker: FakeBroker) -> None:
 
     async with Member(face, broker.address) as member:
-        await member.give_back(
-            message(2), delay_level=5, max_reconsume_times=7, reason="ValueError: " + "x" * 999
-        )
+        await member.give_back(message(2), delay_level=5, max_reconsume_times=7, reason="ValueError: " + "x" * 999)
         await member.give_back(message())
     full, plain = [header.ext for header in broker.requests if header.code == BACK]
     assert (full["offset"], full["group"], full["delayLevel"]) == (4711, "billing", 5)
@@ -159,9 +157,7 @@ async def test_a_request_whose_answer_is_lost_is_repeated(face: Face, broker: Fa
 
 
 @scenario
-async def test_a_request_that_gets_no_answer_is_never_replaced_by_another(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_request_that_gets_no_answer_is_never_replaced_by_another(face: Face, broker: FakeBroker) -> None:
     """The broker may have executed it: a message for the retry topic could be a second one."""
 
     broker.behave(BACK, SILENCE)

@@ -54,9 +54,7 @@ async def test_what_is_stored_is_what_send_stores_of_each(face: Face, reput_brok
                 ]
                 twins = await face.post_all(producer, expected, queue_id=int(unique_ids))
                 both = await stored(face, address, topic, int(unique_ids))
-                assert [m.offset_message_id for m in both] == [
-                    r.offset_message_id for r in [*receipts, *twins]
-                ]
+                assert [m.offset_message_id for m in both] == [r.offset_message_id for r in [*receipts, *twins]]
                 assert [m.message_id for m in both] == [r.message_id for r in [*receipts, *twins]]
                 half = len(bodies)
                 for many, one in zip(both[:half], both[half:], strict=True):
@@ -86,9 +84,7 @@ async def test_receipts_are_made_when_they_are_looked_at(face: Face, reput_broke
 
 
 @scenario
-async def test_what_cannot_be_sent_is_refused_before_anything_is(
-    face: Face, reput_broker: BackgroundBroker
-) -> None:
+async def test_what_cannot_be_sent_is_refused_before_anything_is(face: Face, reput_broker: BackgroundBroker) -> None:
 
     async with face.Producer(reput_broker.address) as producer:
         await producer.send(Message("t", b"first"), queue_id=0)
@@ -185,9 +181,7 @@ async def test_a_client_that_is_closed_by_an_interrupt_reports_what_waits(
 
 
 @scenario
-async def test_a_broker_that_goes_away_leaves_the_outcome_open(
-    face: Face, reput_broker: BackgroundBroker
-) -> None:
+async def test_a_broker_that_goes_away_leaves_the_outcome_open(face: Face, reput_broker: BackgroundBroker) -> None:
 
     async with face.Producer(reput_broker.address, ack="page_cache", timeout_s=0.5) as producer:
         await producer.send(Message("t", b"x"))

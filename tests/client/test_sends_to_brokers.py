@@ -242,9 +242,7 @@ async def test_what_may_be_stored_is_not_sent_elsewhere(face: Face, cluster: Fak
 
 
 @scenario
-async def test_a_repeated_message_goes_to_the_broker_that_may_have_it(
-    face: Face, cluster: FakeCluster
-) -> None:
+async def test_a_repeated_message_goes_to_the_broker_that_may_have_it(face: Face, cluster: FakeCluster) -> None:
     """Only there it is recognised."""
     broker = {name: cluster.master(name) for name in cluster.members}
     for each in broker.values():

@@ -40,9 +40,7 @@ class Client(DrivenSession):
     async def wait(self, timeout_s: float) -> None:
         """Wait for an answer that never comes, and read what else arrives."""
         with pytest.raises(RequestTimeout):
-            await self.drive(
-                self.session.ask(LOCK, {}, what="wait", deadline=self.session.deadline(timeout_s))
-            )
+            await self.drive(self.session.ask(LOCK, {}, what="wait", deadline=self.session.deadline(timeout_s)))
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -51,16 +49,12 @@ class Client(DrivenSession):
 
 
 @scenario
-async def test_a_waiting_client_takes_and_answers_what_the_broker_asks(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_waiting_client_takes_and_answers_what_the_broker_asks(face: Face, broker: FakeBroker) -> None:
 
     async with Client(face, broker.address) as client:
         groups: list[object] = []
         client.session.requests.register(CHANGED, lambda request: groups.append(request.ext["consumerGroup"]))
-        client.session.requests.register(
-            INFO, lambda request: request.answer({"n": 1}, b"%b!" % bytes(request.body))
-        )
+        client.session.requests.register(INFO, lambda request: request.answer({"n": 1}, b"%b!" % bytes(request.body)))
         broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
         broker.ask(INFO, {"consumerGroup": "g", "clientId": "c"}, b"well", opaque=9)
         broker.ask(INFO, {"clientId": "c"}, opaque=10, header_type=HeaderType.JSON)

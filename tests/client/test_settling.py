@@ -46,9 +46,7 @@ async def test_messages_are_acknowledged_in_any_order(face: Face, broker: FakeBr
         assert consumer.positions()[QUEUE] == 3
 
 
-@pytest.mark.parametrize(
-    ("delay_s", "level"), [(None, 0), (0, 1), (1, 1), (1.5, 2), (10, 3), (61, 6), (7200, 18)]
-)
+@pytest.mark.parametrize(("delay_s", "level"), [(None, 0), (0, 1), (1, 1), (1.5, 2), (10, 3), (61, 6), (7200, 18)])
 @scenario
 async def test_the_broker_takes_a_message_that_is_not_acknowledged(
     face: Face, broker: FakeBroker, taken_back: list[dict[str, Any]], delay_s: float | None, level: int

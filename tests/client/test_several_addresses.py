@@ -107,9 +107,7 @@ def moved(broker: FakeBroker, target: FakeBroker) -> None:
 
 
 @scenario
-async def test_a_broker_that_comes_back_at_the_second_address_is_found_there(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_broker_that_comes_back_at_the_second_address_is_found_there(face: Face, broker: FakeBroker) -> None:
     with FakeBroker(queues=1) as second:
         second.stop()
 

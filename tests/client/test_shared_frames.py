@@ -51,9 +51,7 @@ def messages(topic: str, sizes: list[int]) -> list[Message]:
 
 
 @scenario
-async def test_each_message_is_stored_once_where_its_receipt_says(
-    face: Face, reput_broker: BackgroundBroker
-) -> None:
+async def test_each_message_is_stored_once_where_its_receipt_says(face: Face, reput_broker: BackgroundBroker) -> None:
 
     sent = messages("shared", [number * 7 for number in range(TASKS)])
     async with face.Admin(reput_broker.address) as admin:
@@ -66,9 +64,7 @@ async def test_each_message_is_stored_once_where_its_receipt_says(
     ):
         assert sum([await consumer.max_offset("shared", queue_id) for queue_id in range(3)]) == 2 * TASKS
         for message, receipt in zip(sent, receipts, strict=True):
-            result = await consumer.pull(
-                "shared", receipt.queue_id, receipt.queue_offset, max_messages=1, wait_s=5.0
-            )
+            result = await consumer.pull("shared", receipt.queue_id, receipt.queue_offset, max_messages=1, wait_s=5.0)
             (stored,) = result.messages
             assert bytes(stored.body) == message.body
             assert stored.tag == message.tag
@@ -104,9 +100,7 @@ async def test_with_a_block_that_is_due_the_others_leave_too(loop_face: Face) ->
 
 
 @scenario
-async def test_sends_of_a_divided_frame_return_while_another_caller_waits_for_its_own(
-    loop_face: Face,
-) -> None:
+async def test_sends_of_a_divided_frame_return_while_another_caller_waits_for_its_own(loop_face: Face) -> None:
     """The caller that drives the sends waits for a silent queue; the others only sleep until they are told."""
     with FakeBroker(queues=2) as broker:
 
@@ -119,9 +113,7 @@ async def test_sends_of_a_divided_frame_return_while_another_caller_waits_for_it
 
         broker.behave(RequestCode.PUT_MESSAGE, divided)
         receipts: list[Any] = []
-        async with loop_face.Producer(
-            broker.address, ack="page_cache", timeout_s=60.0, linger_s=0.05
-        ) as producer:
+        async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=60.0, linger_s=0.05) as producer:
 
             async def send() -> None:
                 receipts.append(await producer.send(Message("shared", b"x"), queue_id=0))
@@ -174,9 +166,7 @@ async def test_a_refusal_that_is_not_about_a_message_is_told_to_all(loop_face: F
 
 
 @scenario
-async def test_an_ack_level_that_is_not_reached_is_told_to_all_with_their_own_receipts(
-    loop_face: Face,
-) -> None:
+async def test_an_ack_level_that_is_not_reached_is_told_to_all_with_their_own_receipts(loop_face: Face) -> None:
     with FakeBroker(queues=1) as broker:
 
         def late(header: Header, body: memoryview) -> Answer:

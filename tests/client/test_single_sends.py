@@ -9,12 +9,7 @@ from reput_client.errors import SendOutcomeUnknown
 from reput_protocol.codes import Dedup, MessageSysFlag, RequestCode
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import (
-    SENT_PROPERTIES_BYTES_MAX,
-    UNIQ_KEY,
-    decode_properties,
-    encode_properties,
-)
+from reput_protocol.properties import SENT_PROPERTIES_BYTES_MAX, UNIQ_KEY, decode_properties, encode_properties
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.header import Header
 from support.faces import Face, scenario
@@ -34,9 +29,7 @@ def received(**properties: str) -> ReceivedMessage:
 
 
 @scenario
-async def test_a_forward_without_an_answer_is_repeated_as_the_same_message(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_forward_without_an_answer_is_repeated_as_the_same_message(face: Face, broker: FakeBroker) -> None:
     sent: list[SendMessageHeader] = []
 
     def lose_the_first(header: Header, body: memoryview) -> Answer:
@@ -59,9 +52,7 @@ async def test_a_forward_without_an_answer_is_repeated_as_the_same_message(
 
 
 @scenario
-async def test_a_forward_that_must_not_be_repeated_has_an_unknown_outcome(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_forward_that_must_not_be_repeated_has_an_unknown_outcome(face: Face, broker: FakeBroker) -> None:
     broker.behave(SEND, HANG_UP)
     async with face.Producer(broker.address, retries=0) as producer:
         with pytest.raises(SendOutcomeUnknown) as error:
@@ -71,9 +62,7 @@ async def test_a_forward_that_must_not_be_repeated_has_an_unknown_outcome(
 
 
 @scenario
-async def test_a_forward_that_is_too_large_is_refused_before_it_leaves(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_a_forward_that_is_too_large_is_refused_before_it_leaves(face: Face, broker: FakeBroker) -> None:
     async with face.Producer(broker.address) as producer:
         with pytest.raises(InvalidMessage):
             await producer.forward(received(), "archive", properties={"p": "x" * SENT_PROPERTIES_BYTES_MAX})

@@ -66,9 +66,7 @@ def stage(producer: StagingProducer, count: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [BUSY, HANG_UP], ids=["busy", "lost connection"])
-def test_frames_behind_one_that_is_sent_again_are_not_taken_for_lost(
-    broker: FakeBroker, fault: Answer
-) -> None:
+def test_frames_behind_one_that_is_sent_again_are_not_taken_for_lost(broker: FakeBroker, fault: Answer) -> None:
     staging = Staging()
     staging.first = [fault]
     broker.behave(STAGE, staging)
@@ -87,10 +85,7 @@ def test_a_staging_that_is_refused_raises_the_reason(broker: FakeBroker) -> None
 
 def test_a_silent_broker_is_a_timeout(broker: FakeBroker) -> None:
     broker.behave(STAGE, SILENCE)
-    with (
-        StagingProducer(broker.address, timeout_s=0.3) as producer,
-        pytest.raises(RequestTimeout, match="staging s"),
-    ):
+    with StagingProducer(broker.address, timeout_s=0.3) as producer, pytest.raises(RequestTimeout, match="staging s"):
         stage(producer, 2)
 
 

@@ -59,10 +59,7 @@ async def test_messages_of_every_size_come_back(face: Face, files: TlsFiles, add
     tls = TLS(ca=files.ca, cert=files.client)
     bodies = [b"", b"x" * 70_000, bytes(range(256)) * 12_000]
 
-    async with (
-        face.Producer(address, tls=tls) as producer,
-        face.PullConsumer(address, group="g", tls=tls) as consumer,
-    ):
+    async with face.Producer(address, tls=tls) as producer, face.PullConsumer(address, group="g", tls=tls) as consumer:
         for body in bodies:
             receipt = await producer.send(Message(face.name, body))
             result = await consumer.pull(face.name, queue_id=receipt.queue_id, offset=receipt.queue_offset)
@@ -123,10 +120,7 @@ def test_errors_of_source_sink_and_jobs_name_their_options(
         plan_batch(parse_source_options({**given, "subscribe": "t"}, streaming=False), NOTHING_NARROWED)
     with pytest.raises(TlsRefused, match=says):
         brokers_of(parse_sink_options(given, streaming=False))
-    with (
-        pytest.raises(TlsRefused) as refused,
-        blocking.Admin(address, tls=read_tls(OptionReader(given))) as admin,
-    ):
+    with pytest.raises(TlsRefused) as refused, blocking.Admin(address, tls=read_tls(OptionReader(given))) as admin:
         admin.list_topics()
     failure = failure_of(refused.value)
     assert (failure.code, re.search(says, failure.text) is not None) == (ExitCode.CANNOT_CONNECT, True)
@@ -175,9 +169,7 @@ async def faststream_receives_what_it_publishes(broker: ReputBroker) -> None:
 )
 @pytest.mark.anyio
 async def test_faststream(
-    options: Callable[[TlsFiles], dict[str, Any]],
-    files: TlsFiles,
-    new_reput_broker: Callable[..., BackgroundBroker],
+    options: Callable[[TlsFiles], dict[str, Any]], files: TlsFiles, new_reput_broker: Callable[..., BackgroundBroker]
 ) -> None:
     address = new_reput_broker(tls=files.server_options(client_cert="required")).address
     await faststream_receives_what_it_publishes(ReputBroker(address, **options(files)))
@@ -265,9 +257,7 @@ async def test_a_cluster_in_which_everything_is_encrypted(files: TlsFiles, tmp_p
                         await trio.sleep(0.05)
                     while names.routes.registered < 2 or "t" not in names.routes.topics():
                         await trio.sleep(0.05)
-                async with PullConsumer(
-                    names.address, group="g", tls=TLS(ca=files.ca, cert=files.client)
-                ) as consumer:
+                async with PullConsumer(names.address, group="g", tls=TLS(ca=files.ca, cert=files.client)) as consumer:
                     assert len(await consumer.queues("t")) == 4
                 assert master.http_address is not None
                 await check_http(master.http_address, files)

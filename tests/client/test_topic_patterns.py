@@ -23,33 +23,25 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"reput_client.consume.group.{module}.INTERVAL_S", 0.2)
 
 
-async def send(
-    face: Face, real_broker: BackgroundBroker, topic: str, *bodies: bytes, tag: str | None = None
-) -> None:
+async def send(face: Face, real_broker: BackgroundBroker, topic: str, *bodies: bytes, tag: str | None = None) -> None:
     async with face.Producer(real_broker.address) as producer:
         await producer.send_batch([Message(topic, body, tag) for body in bodies], queue_id=0)
 
 
 @scenario
-async def test_topics_that_match_are_consumed_also_later_ones(
-    face: Face, real_broker: BackgroundBroker
-) -> None:
+async def test_topics_that_match_are_consumed_also_later_ones(face: Face, real_broker: BackgroundBroker) -> None:
     name = face.name
     await send(face, real_broker, f"{name}-orders-eu", b"eu")
     await send(face, real_broker, f"{name}-orders", b"not the whole name")
     await send(face, real_broker, f"old-{name}-orders-eu", b"nor this")
     pattern = re.compile(f"{name}-orders-.+")
-    async with face.Consumer(
-        real_broker.address, group=f"{name}-all", topics=pattern, start="latest"
-    ) as consumer:
+    async with face.Consumer(real_broker.address, group=f"{name}-all", topics=pattern, start="latest") as consumer:
         assert consumer.topics == (f"{name}-orders-eu",)
         await send(face, real_broker, f"{name}-orders-us", b"us 0", b"us 1")
         seen: list[Any] = []
         while len(seen) < 2:
             seen += await consumer.receive_many(10, 10.0)
-        assert [message.body for message in seen] == [b"us 0", b"us 1"], (
-            "a new topic is read from its beginning"
-        )
+        assert [message.body for message in seen] == [b"us 0", b"us 1"], "a new topic is read from its beginning"
         assert {message.topic for message in seen} == {f"{name}-orders-us"}
         assert consumer.topics == (f"{name}-orders-eu", f"{name}-orders-us")
 
@@ -79,20 +71,14 @@ async def test_a_deleted_topic_ends_nothing(face: Face, real_broker: BackgroundB
 async def test_topics_of_the_system_do_not_match(face: Face, real_broker: BackgroundBroker) -> None:
     group, topic = f"{face.name}-every", f"{face.name}-one"
     await send(face, real_broker, topic, b"0")
-    async with face.Consumer(
-        real_broker.address, group=group, topics=re.compile(".*"), tags="none"
-    ) as consumer:
+    async with face.Consumer(real_broker.address, group=group, topics=re.compile(".*"), tags="none") as consumer:
         assert topic in consumer.topics
-        assert not [
-            name for name in consumer.topics if name.startswith(("%", "rmq_sys_", "TBW102", "SCHEDULE"))
-        ]
+        assert not [name for name in consumer.topics if name.startswith(("%", "rmq_sys_", "TBW102", "SCHEDULE"))]
         assert "DefaultCluster" not in consumer.topics
 
 
 @scenario
-async def test_members_divide_the_topics_and_what_fails_comes_back(
-    face: Face, real_broker: BackgroundBroker
-) -> None:
+async def test_members_divide_the_topics_and_what_fails_comes_back(face: Face, real_broker: BackgroundBroker) -> None:
     name = face.name
     options = {"group": f"{name}-two", "topics": re.compile(f"{name}-shared-.*")}
     async with (
@@ -126,17 +112,13 @@ async def test_a_pattern_has_one_filter(face: Face, real_broker: BackgroundBroke
     await send(face, real_broker, f"{name}-tagged-1", b"paid", tag="paid")
     await send(face, real_broker, f"{name}-tagged-2", b"new", tag="new")
     pattern = re.compile(f"{name}-tagged-.")
-    async with face.Consumer(
-        real_broker.address, group=f"{name}-paid", topics=pattern, tags="paid"
-    ) as consumer:
+    async with face.Consumer(real_broker.address, group=f"{name}-paid", topics=pattern, tags="paid") as consumer:
         (message,) = await consumer.receive_many(1, 10.0)
         assert message.body == b"paid"
 
 
 @scenario
-async def test_popped_topics_that_match_are_consumed_also_later_ones(
-    face: Face, real_broker: BackgroundBroker
-) -> None:
+async def test_popped_topics_that_match_are_consumed_also_later_ones(face: Face, real_broker: BackgroundBroker) -> None:
     name = face.name
     await send(face, real_broker, f"{name}-pops-eu", b"before the group, which begins at the end", tag="paid")
     await send(face, real_broker, f"old-{name}-pops-eu", b"not the whole name", tag="paid")
@@ -156,9 +138,7 @@ async def test_popped_topics_that_match_are_consumed_also_later_ones(
                 assert message.topic not in seen
                 seen[message.topic] = message.body
                 await message.ack()
-        assert seen == {f"{name}-pops-eu": b"eu", f"{name}-pops-us": b"us"}, (
-            "a new topic is read from its beginning"
-        )
+        assert seen == {f"{name}-pops-eu": b"eu", f"{name}-pops-us": b"us"}, "a new topic is read from its beginning"
         assert sorted(consumer.topics) == [f"{name}-pops-eu", f"{name}-pops-us"]
 
 
@@ -196,20 +176,12 @@ NOT_THERE = Answer(ResponseCode.TOPIC_NOT_EXIST, remark="UNKNOWN_TOPIC: not here
 async def test_a_popped_topic_of_unknown_state_does_not_keep_others_back(face: Face) -> None:
     with FakeBroker(queues=1) as broker:
         pops = Pops(broker)
-        broker.behave(
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Answer(body=TopicList(["t", "u"]).to_json())
-        )
-        async with face.PopConsumer(
-            broker.address, group="g", topics=re.compile("t|u"), orderly=False
-        ) as consumer:
+        broker.behave(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Answer(body=TopicList(["t", "u"]).to_json()))
+        async with face.PopConsumer(broker.address, group="g", topics=re.compile("t|u"), orderly=False) as consumer:
             assert await consumer.receive(wait_s=0.0) == []
-            broker.behave(
-                POP, lambda header, body: NOT_THERE if header.ext["topic"] == "u" else pops.pop(header, body)
-            )
+            broker.behave(POP, lambda header, body: NOT_THERE if header.ext["topic"] == "u" else pops.pop(header, body))
             # Whether there is a master that knows better is not known either.
-            broker.behave(
-                RequestCode.GET_BROKER_CLUSTER_INFO, Answer(ResponseCode.SYSTEM_ERROR, remark="away")
-            )
+            broker.behave(RequestCode.GET_BROKER_CLUSTER_INFO, Answer(ResponseCode.SYSTEM_ERROR, remark="away"))
             pops.waiting = [b"0", b"1"]
             for _ in range(2):
                 (message,) = await consumer.receive(1, wait_s=10.0)
@@ -232,9 +204,7 @@ async def test_messages_are_popped_without_delay_while_the_topics_cannot_be_list
         home.behave(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Answer(body=TopicList(["t"]).to_json()))
         Pops(home)
         pops = Pops(other)
-        async with face.PopConsumer(
-            home.address, group="g", topics=re.compile("t"), orderly=False
-        ) as consumer:
+        async with face.PopConsumer(home.address, group="g", topics=re.compile("t"), orderly=False) as consumer:
             assert await consumer.receive(wait_s=0.0) == []
             home.stop()
             await face.sleep(0.3)  # the topics are due to be listed

@@ -122,9 +122,7 @@ async def test_half_message_then_local_transaction_then_end(
 
 
 @scenario
-async def test_the_broker_knows_whom_to_ask_before_it_has_anything_to_ask_about(
-    face: Face, broker: Broker
-) -> None:
+async def test_the_broker_knows_whom_to_ask_before_it_has_anything_to_ask_about(face: Face, broker: Broker) -> None:
 
     async with face.TransactionProducer(broker.address, group="shop", check=never) as producer:
         assert broker.beats[0].producer_groups == ["shop"]
@@ -157,9 +155,7 @@ async def test_what_is_not_known_is_left_to_the_check(face: Face, broker: Broker
 
 
 @scenario
-async def test_a_question_is_answered_while_the_application_does_something_else(
-    face: Face, broker: Broker
-) -> None:
+async def test_a_question_is_answered_while_the_application_does_something_else(face: Face, broker: Broker) -> None:
 
     async def check(message: ReceivedMessage) -> TransactionState:
         assert (message.topic, message.queue_id, message.body) == ("orders", 1, b"body of tx-1")
@@ -193,9 +189,7 @@ async def test_a_check_that_fails_says_nothing_and_stops_nothing(face: Face, bro
 
 
 @scenario
-async def test_questions_about_other_groups_are_not_answered_nor_the_same_one_twice(
-    face: Face, broker: Broker
-) -> None:
+async def test_questions_about_other_groups_are_not_answered_nor_the_same_one_twice(face: Face, broker: Broker) -> None:
 
     asked: list[str] = []
     go_on = threading.Event()
@@ -336,9 +330,7 @@ async def test_a_half_message_is_at_least_on_the_disk_before_the_local_transacti
 
 
 @scenario
-async def test_a_half_message_that_is_not_on_the_disk_in_time_is_rolled_back(
-    face: Face, broker: Broker
-) -> None:
+async def test_a_half_message_that_is_not_on_the_disk_in_time_is_rolled_back(face: Face, broker: Broker) -> None:
 
     def late(header: Header, body: memoryview) -> Answer:
         stored = broker.park(header, body)
@@ -366,9 +358,7 @@ async def test_a_time_of_its_own_and_a_delay_travel_along(face: Face, broker: Br
 
 
 @scenario
-async def test_it_sends_other_messages_too_and_nothing_after_it_was_closed(
-    face: Face, broker: Broker
-) -> None:
+async def test_it_sends_other_messages_too_and_nothing_after_it_was_closed(face: Face, broker: Broker) -> None:
 
     async with face.TransactionProducer(broker.address, group="shop", check=never) as producer:
         receipt = await producer.send(Message("orders", b"x"))
@@ -379,9 +369,7 @@ async def test_it_sends_other_messages_too_and_nothing_after_it_was_closed(
 
 
 @scenario
-async def test_closing_waits_a_moment_for_a_question_that_is_being_answered(
-    face: Face, broker: Broker
-) -> None:
+async def test_closing_waits_a_moment_for_a_question_that_is_being_answered(face: Face, broker: Broker) -> None:
 
     begun, go_on = threading.Event(), threading.Event()
 

@@ -49,10 +49,7 @@ async def test_offsets_of_two_brokers_do_not_mix(face: Face, brokers: dict[str, 
         for queue, offset in ((A, 5), (B, 7)):
             await consumer.commit("t", 0, offset, broker_name=queue.broker_name)
         assert [await consumer.committed("t", 0, broker_name=name) for name in brokers] == [5, 7]
-        assert [broker.committed for broker in brokers.values()] == [
-            {("g", "t", 0): 5},
-            {("g", "t", 0): 7},
-        ]
+        assert [broker.committed for broker in brokers.values()] == [{("g", "t", 0): 5}, {("g", "t", 0): 7}]
 
 
 @scenario
@@ -89,9 +86,7 @@ async def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
 
 
 @scenario
-async def test_a_queue_that_two_brokers_have_is_not_guessed(
-    face: Face, brokers: dict[str, FakeBroker]
-) -> None:
+async def test_a_queue_that_two_brokers_have_is_not_guessed(face: Face, brokers: dict[str, FakeBroker]) -> None:
 
     async with face.PullConsumer(brokers["broker-a"].address, group="g") as consumer:
         works: tuple[Callable[[], Awaitable[object]], ...] = (
@@ -107,9 +102,7 @@ async def test_a_queue_that_two_brokers_have_is_not_guessed(
 
 
 @scenario
-async def test_what_is_read_ahead_is_of_the_broker_that_was_asked(
-    face: Face, brokers: dict[str, FakeBroker]
-) -> None:
+async def test_what_is_read_ahead_is_of_the_broker_that_was_asked(face: Face, brokers: dict[str, FakeBroker]) -> None:
 
     async with face.Producer(brokers["broker-a"].address) as producer:
         for number in range(8):
@@ -127,9 +120,7 @@ async def test_what_is_read_ahead_is_of_the_broker_that_was_asked(
 
 
 @scenario
-async def test_a_members_progress_is_kept_by_each_queues_broker(
-    face: Face, brokers: dict[str, FakeBroker]
-) -> None:
+async def test_a_members_progress_is_kept_by_each_queues_broker(face: Face, brokers: dict[str, FakeBroker]) -> None:
 
     async with face.Producer(brokers["broker-a"].address) as producer:
         for number in range(6):
@@ -183,9 +174,7 @@ async def _send(address: str, body: str, count: int) -> None:
 @pytest.mark.trio
 async def test_a_new_group_reads_what_rocketmqs_clients_read(tmp_path: Path) -> None:
     """0 in a young queue; `committed` distinguishes a group without progress."""
-    async with Broker(
-        BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1 MiB"})
-    ) as broker:
+    async with Broker(BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1 MiB"})) as broker:
         await _send(broker.address, "x", 4)
         queue = MessageQueue("t", "broker-a", 0)
         async with PullConsumer(broker.address, group="new") as consumer:

@@ -104,9 +104,7 @@ async def test_every_way_to_send_takes_values(face: Face, real_address: str, top
         await producer.send_oneway(Message(topic, value=None))
         await producer.send(Message(topic, value={"n": 4}), ordering_key="k")
         await producer.send_many(topic, values=({"m": n} for n in range(3)), batch=2)
-    async with face.TransactionProducer(
-        real_address, group=topic, check=check, serializer=serializer
-    ) as transactions:
+    async with face.TransactionProducer(real_address, group=topic, check=check, serializer=serializer) as transactions:
         await transactions.send_in_transaction(Message(topic, value={"n": 5}), local)
     expected = [
         b'{"n":0}',
@@ -186,9 +184,7 @@ def test_a_message_has_a_body_or_a_value() -> None:
 
 
 @scenario
-async def test_a_value_is_deserialized_once_and_when_it_is_accessed(
-    face: Face, real_address: str, topic: str
-) -> None:
+async def test_a_value_is_deserialized_once_and_when_it_is_accessed(face: Face, real_address: str, topic: str) -> None:
     await fill(face, real_address, topic, b'{"n":1}', POISON, b'{"n":2}')
     calls = Calls()
     async with face.Consumer(real_address, group=topic, topic=topic, deserializer=calls) as consumer:
@@ -213,9 +209,7 @@ async def test_a_value_is_deserialized_once_and_when_it_is_accessed(
         message = pulled.messages[0]
         for again in (copy(message), pickle.loads(pickle.dumps(message))):
             assert again.value == {"n": 1}, "a copy deserializes, too"
-    async with face.PopConsumer(
-        real_address, group=f"{topic}-pop", topic=topic, deserializer=json.loads
-    ) as popper:
+    async with face.PopConsumer(real_address, group=f"{topic}-pop", topic=topic, deserializer=json.loads) as popper:
         popped = await popper.receive(wait_s=15.0)
         assert popped[0].value == {"n": 1}
         with pytest.raises(NotDeserialized):
@@ -245,9 +239,7 @@ async def test_a_redelivered_message_has_a_value(face: Face, real_address: str, 
 
 @pytest.mark.parametrize("how", ["one by one", "concurrently", "orderly", "pop", "orderly pop"])
 @scenario
-async def test_it_is_a_dead_letter_at_the_first_attempt(
-    face: Face, real_address: str, topic: str, how: str
-) -> None:
+async def test_it_is_a_dead_letter_at_the_first_attempt(face: Face, real_address: str, topic: str, how: str) -> None:
     """It can never be handled, so the 16 redeliveries, over hours, would be in vain."""
     await fill(face, real_address, topic, b"1", POISON, b"2")
     attempts: list[bytes] = []
@@ -303,9 +295,7 @@ async def test_what_cannot_be_decompressed_is_a_dead_letter_at_the_first_attempt
     assert attempts == [0, 1, 2]
     (letter,) = await dead_letters(face, real_address, topic)
     assert letter.raw_body == b"packed by LZ4"
-    assert letter.get_property(RETRY_REASON).startswith(
-        f"UnsupportedCompression: message {topic}/0 at offset 1 "
-    )
+    assert letter.get_property(RETRY_REASON).startswith(f"UnsupportedCompression: message {topic}/0 at offset 1 ")
 
 
 @scenario
@@ -333,9 +323,7 @@ async def test_who_broadcasts_logs_and_skips_it(
 
 @pytest.mark.parametrize("policy", [RetryHere(0.01), StopRunning()], ids=lambda policy: type(policy).__name__)
 @scenario
-async def test_other_policies_end_run_and_keep_it(
-    face: Face, real_address: str, topic: str, policy: OnFailure
-) -> None:
+async def test_other_policies_end_run_and_keep_it(face: Face, real_address: str, topic: str, policy: OnFailure) -> None:
     await fill(face, real_address, topic, POISON, b"2")
     attempts = 0
 
@@ -379,9 +367,7 @@ async def test_another_message_that_cannot_be_deserialized_is_an_ordinary_failur
 
 
 @scenario
-async def test_a_registry_that_is_away_makes_no_dead_letter(
-    face: Face, real_address: str, topic: str
-) -> None:
+async def test_a_registry_that_is_away_makes_no_dead_letter(face: Face, real_address: str, topic: str) -> None:
     """The message is redelivered, and read once the registry is back; an unknown schema is the message's own fault."""
     unknown = b"\0\0\0\0\x63\2"
     with schema_registry() as fake:
@@ -417,11 +403,7 @@ async def test_a_registry_that_is_away_makes_no_dead_letter(
 
         reads = Avro(registry=SchemaRegistry(fake.url))
         async with face.Consumer(
-            real_address,
-            group=topic,
-            topic=topic,
-            deserializer=reads.deserialize,
-            on_failure=GiveBack(delay_level=1),
+            real_address, group=topic, topic=topic, deserializer=reads.deserialize, on_failure=GiveBack(delay_level=1)
         ) as consumer:
             await consumer.run(handle)
     assert seen == ["away", 7]

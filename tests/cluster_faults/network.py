@@ -57,11 +57,7 @@ def enter(*tools: tuple[str, str]) -> None:
         if shutil.which(tool) is None:
             raise Unavailable(f"there is no command {tool!r}; on Debian and Ubuntu: apt install {package}")
     flags = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    os.execvpe(
-        "unshare",
-        ["unshare", *flags, sys.executable, *sys.argv],
-        {**os.environ, _ENTERED: "1"},
-    )
+    os.execvpe("unshare", ["unshare", *flags, sys.executable, *sys.argv], {**os.environ, _ENTERED: "1"})
 
 
 def address_of(machine: str) -> str:

@@ -121,9 +121,7 @@ def _counts(facts: Facts) -> Counter[str]:
     what = Counter(event.what for event in facts.events)
     stored = {entry.uid for entry in facts.stored}
     acked = [put for put in facts.puts.values() if put.acked_at is not None]
-    handled = {
-        (delivery.group, delivery.uid) for delivery in facts.deliveries if delivery.handled is not None
-    }
+    handled = {(delivery.group, delivery.uid) for delivery in facts.deliveries if delivery.handled is not None}
     return Counter(
         faults=what["fault"],
         take_overs=len(facts.may_lose["flushed"]),

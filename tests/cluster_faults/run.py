@@ -61,9 +61,7 @@ def _run(seed: int, seconds: float, weights: dict[str, int], arguments: argparse
         plan = Plan(min(PART_S, seconds), weights)
         where = Path(tempfile.mkdtemp(prefix="reput-cluster-faults-", dir=arguments.keep))
         try:
-            outcome = record(
-                plan, seed + number, brokers=arguments.brokers, settle_s=SETTLE_S, directory=where
-            )
+            outcome = record(plan, seed + number, brokers=arguments.brokers, settle_s=SETTLE_S, directory=where)
         except AssertionError as error:
             print(f"  history {number + 1}: {error}\n    its files are in {where}")
             print(_again(seed + number, plan, arguments), flush=True)

@@ -101,9 +101,7 @@ class Cluster(Clients):
     def is_whole(self) -> bool:
         """Whether all brokers serve, one of them as master and the others in sync with it."""
         master = self.master
-        if master is None or any(
-            machine.page("readyz?verbose").get("state") != "running" for machine in self.machines
-        ):
+        if master is None or any(machine.page("readyz?verbose").get("state") != "running" for machine in self.machines):
             return False
         if len(self.machines) == 1:
             return True
@@ -135,9 +133,7 @@ class Cluster(Clients):
         """Hand over to a broker, as an operator does; return whether that was accepted."""
         command = ["-m", "reput_cli", "broker", "promote", str(machine.number), "--server", self.address]
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-        self.recorder.note(
-            "promoted", on=machine.name, code=done.returncode, said=(done.stdout + done.stderr)[-300:]
-        )
+        self.recorder.note("promoted", on=machine.name, code=done.returncode, said=(done.stdout + done.stderr)[-300:])
         return done.returncode == 0
 
     def watch_for_failures(self) -> None:

@@ -85,9 +85,7 @@ class Troubles:
         chance = self._chance
         name = chance.choices([*self._plan.weights], [*self._plan.weights.values()])[0]
         span = SHORT_S if chance.random() < 0.3 else LONG_S
-        return _Chosen(
-            name, chance.random() < 0.65, chance.randrange(60), chance.uniform(*span), chance.random()
-        )
+        return _Chosen(name, chance.random() < 0.65, chance.randrange(60), chance.uniform(*span), chance.random())
 
     def _begin(self, chosen: _Chosen) -> None:
         machine = self._target(chosen)
@@ -95,9 +93,7 @@ class Troubles:
         note("fault", name=chosen.name, on=machine.name, for_s=round(chosen.for_s, 3))
         if not self._is_disturbed:
             self._is_disturbed = True
-            note(
-                "broker-down", how=chosen.name
-            )  # for the judges: one broker, down while any fault has effects
+            note("broker-down", how=chosen.name)  # for the judges: one broker, down while any fault has effects
         _, act = FAULTS[chosen.name]
         undo = act(self, machine, chosen)
         heappush(self._ends, (self._now + chosen.for_s, next(self._numbers), chosen.name, undo))
@@ -204,22 +200,14 @@ FAULTS: Final[dict[str, tuple[int, Callable[[Troubles, Machine, _Chosen], Undo]]
     "freeze": (4, Troubles._freeze),
     "freeze-etcd": (1, Troubles._freeze_etcd),
     "cut-off": (3, lambda self, machine, _: self._cluster.network.isolate(machine.name)),
-    "cut-off-but-clients": (
-        3,
-        lambda self, machine, _: self._cluster.network.isolate(machine.name, but=CLIENTS),
-    ),
+    "cut-off-but-clients": (3, lambda self, machine, _: self._cluster.network.isolate(machine.name, but=CLIENTS)),
     "cut-from-etcd": (3, Troubles._cut_from_etcd),
     "cut-from-one": (
         3,
-        lambda self, machine, chosen: self._cluster.network.cut_both(
-            machine.name, self._other(machine, chosen).name
-        ),
+        lambda self, machine, chosen: self._cluster.network.cut_both(machine.name, self._other(machine, chosen).name),
     ),
     "cut-one-way": (3, Troubles._cut_one_way),
-    "cut-from-clients": (
-        2,
-        lambda self, machine, _: self._cluster.network.cut_both(machine.name, CLIENTS),
-    ),
+    "cut-from-clients": (2, lambda self, machine, _: self._cluster.network.cut_both(machine.name, CLIENTS)),
     "lose-packets": (
         2,
         lambda self, machine, chosen: self._cluster.network.lose(machine.name, 0.05 + 0.3 * chosen.share),

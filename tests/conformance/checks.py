@@ -40,9 +40,7 @@ def apache_view(apache: Apache) -> View:
 
 def same(ours: View, theirs: View) -> None:
     """Both read the same records at the same queue offsets."""
-    assert {key: queue[:2] for key, queue in ours.items()} == {
-        key: queue[:2] for key, queue in theirs.items()
-    }
+    assert {key: queue[:2] for key, queue in ours.items()} == {key: queue[:2] for key, queue in theirs.items()}
     for key, queue in ours.items():
         assert queue.records == theirs[key].records, f"queue {key}"
         assert len(queue.records) == queue.max_offset - queue.min_offset

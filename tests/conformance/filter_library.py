@@ -21,9 +21,7 @@ def outcomes(cases: Iterable[tuple[str, Sequence[Mapping[str, str]]]]) -> list[O
     """
     lines = [json.dumps({"expression": text, "messages": messages}) for text, messages in cases]
     command = ["java", *JVM_OPTIONS, "-cp", classpath(), "reput.conformance.Filters"]
-    result = subprocess.run(
-        command, input="\n".join(lines), capture_output=True, encoding="utf-8", timeout=_TIMEOUT_S
-    )
+    result = subprocess.run(command, input="\n".join(lines), capture_output=True, encoding="utf-8", timeout=_TIMEOUT_S)
     if result.returncode:
         raise ApacheError(f"the filter library ended with {result.returncode}\n{result.stderr[-2000:]}")
     answers = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]

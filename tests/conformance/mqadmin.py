@@ -130,9 +130,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "skipAccumulatedMessage": _works("-g readers -t orders", form=Form.WORDS),
     "getConsumerConfig": _works("-g billing"),
     "queryCq": _works(
-        "-t orders -q 0 -i 0 -c 2 -b {broker}",
-        "-t orders -q 0 -i 0 -c 1 -b {broker} -g readers",
-        form=Form.WORDS,
+        "-t orders -q 0 -i 0 -c 2 -b {broker}", "-t orders -q 0 -i 0 -c 1 -b {broker} -g readers", form=Form.WORDS
     ),
     "allocateMQ": _works("-t orders -i 10.0.0.1,10.0.0.2"),
     "statsAll": _works("-t orders -a", form=Form.WORDS),
@@ -141,9 +139,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "updateOrderConf": _works("-m put -t orders -v broker-a:1", "-m get -t orders", "-m delete -t orders"),
     "wipeWritePerm": _works("-b broker-a", form=Form.WORDS),
     "addWritePerm": _works("-b broker-a", form=Form.WORDS),
-    "cleanExpiredCQ": _works(
-        "-b {broker}", "-c {cluster}", why="files of queues are deleted soon after the response"
-    ),
+    "cleanExpiredCQ": _works("-b {broker}", "-c {cluster}", why="files of queues are deleted soon after the response"),
     "deleteExpiredCommitLog": _works("-b {broker}"),
     "cleanUnusedTopic": _works("-b {broker}", "-c {cluster}"),
     "getNamesrvConfig": _works("", form=Form.NAMES, why="options of Reput's own have its keys"),
@@ -162,14 +158,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "exportConfigs": _works("-c {cluster} -f {files}/export"),
     "exportMetrics": _works("-c {cluster} -f {files}/export"),
-    "exportPopRecord": _works(
-        "-b {broker} -d true", "-c {cluster} -d false", why="all records are in the log already"
-    ),
+    "exportPopRecord": _works("-b {broker} -d true", "-c {cluster} -d false", why="all records are in the log already"),
     "haStatus": _works("-b {broker}", form=Form.WORDS),
     "updateColdDataFlowCtrGroupConfig": _works(
-        "-b {broker} -g readers -v 1000",
-        "-c {cluster} -g readers -v 2000",
-        why="until the broker is restarted",
+        "-b {broker} -g readers -v 1000", "-c {cluster} -g readers -v 2000", why="until the broker is restarted"
     ),
     "getColdDataFlowCtrInfo": _works(
         "-b {broker}",
@@ -232,9 +224,7 @@ OF_ACCESS: Final[Mapping[str, UserCommand]] = {
         "create acl to ADDRESS success.",
         "with access control; `Create`, `Update` and `Delete` are one right, and there are no default policies",
     ),
-    "getAcl": UserCommand(
-        "-b {broker} -s User:alice", "User:alice Custom Topic:orders [Pub, Sub] [N.N.N.N/8] Allow"
-    ),
+    "getAcl": UserCommand("-b {broker} -s User:alice", "User:alice Custom Topic:orders [Pub, Sub] [N.N.N.N/8] Allow"),
     "updateAcl": UserCommand(
         "-c {cluster} -s User:alice -r Topic:orders -a All -d Deny",
         "update acl to ADDRESS success.",
@@ -268,12 +258,7 @@ class Shell:
 
     def __init__(self, java: JavaCluster, names: str, broker: str, files: Path) -> None:
         self._java = java
-        self._facts: dict[str, Any] = {
-            "names": names,
-            "broker": broker,
-            "files": files,
-            "cluster": "DefaultCluster",
-        }
+        self._facts: dict[str, Any] = {"names": names, "broker": broker, "files": files, "cluster": "DefaultCluster"}
         files.mkdir()
         (files / "topics.json").write_text(json.dumps(_TOPICS))
         (files / "groups.json").write_text(json.dumps(_GROUPS))

@@ -58,9 +58,7 @@ def open_store(data_dir: Path, *, clock: FakeClock | None = None, record_crc: bo
     return opened(options, clock or FakeClock(int(time.time() * 1000)))
 
 
-def put_lists(
-    store: MessageStore, lists: list[list[Sent]], *, dispatch: bool = True, blocks: bool = True
-) -> None:
+def put_lists(store: MessageStore, lists: list[list[Sent]], *, dispatch: bool = True, blocks: bool = True) -> None:
     """Store messages, lists of more than one as batches, and flush and dispatch them as the services would.
 
     Args:
@@ -87,9 +85,7 @@ def put_lists(
 
 def _can_travel_in_block(sent: Sent) -> bool:
     special = {"DELAY", "REAL_TOPIC", "TRAN_MSG"}
-    return not (
-        sent.sys_flag or sent.reconsume_times or special & sent.properties.keys() or ":" in sent.born_ip
-    )
+    return not (sent.sys_flag or sent.reconsume_times or special & sent.properties.keys() or ":" in sent.born_ip)
 
 
 def _put_block(store: MessageStore, batch: list[Sent]) -> None:

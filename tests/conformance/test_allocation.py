@@ -21,24 +21,13 @@ from reput_protocol.record.message import MessageQueue
 pytestmark = pytest.mark.process
 
 CASES = 2_000
-BROKERS = (
-    "broker-a",
-    "broker-b",
-    "east@one",
-    "east@two",
-    "west@one",
-    "west@a@b",
-    "@none",
-    "east@",
-    "east@x@",
-)
+BROKERS = ("broker-a", "broker-b", "east@one", "east@two", "west@one", "west@a@b", "@none", "east@", "east@x@")
 Case = dict[str, Any]
 
 
 def random_case(rng: random.Random) -> Case:
     members = [
-        f"10.0.{rng.randrange(4)}.{rng.randrange(20)}@{rng.randrange(9)}#{rng.randrange(1000)}"
-        for _ in range(9)
+        f"10.0.{rng.randrange(4)}.{rng.randrange(20)}@{rng.randrange(9)}#{rng.randrange(1000)}" for _ in range(9)
     ]
     members = sorted({*members[: rng.randint(1, 9)]}, key=lambda _: rng.random())
     queues = [

@@ -121,9 +121,7 @@ def is_what_was_sent(view: View, lists: Lists) -> None:
 
 def apache_reads(apache: Apache) -> View:
     """Every message of the queues, by the official client."""
-    return {
-        (topic, queue_id): apache.ask("read", topic=topic, queueId=queue_id) for topic, queue_id in QUEUES
-    }
+    return {(topic, queue_id): apache.ask("read", topic=topic, queueId=queue_id) for topic, queue_id in QUEUES}
 
 
 def ids_of(view: View) -> dict[str, list[tuple[str, Described]]]:
@@ -142,9 +140,7 @@ def apache_agrees(apache: Apache, ours: View, progress: dict[QueueKey, int], tim
     assert theirs == ours
     COUNTS["messages equal by queue offset"] += sum(map(len, ours.values()))
     for topic, pairs in ids_of(ours).items():
-        assert apache.ask("by_id", topic=topic, ids=[text for text, _ in pairs]) == [
-            found for _, found in pairs
-        ]
+        assert apache.ask("by_id", topic=topic, ids=[text for text, _ in pairs]) == [found for _, found in pairs]
         COUNTS["messages equal by id"] += len(pairs)
     for (topic, queue_id), (times, offsets) in times_found.items():
         assert apache.by_time(topic, queue_id, times) == offsets, f"queue {queue_id} of {topic}"
@@ -178,9 +174,9 @@ def admin_tool_agrees(apache: Apache, ours: View, progress: dict[QueueKey, int])
         assert {queue: (0, len(ours[queue])) for queue in ours if queue[0] == topic}.items() <= bounds.items()
     rows = printed_rows(apache, "consumerProgress", "-g", GROUP)
     shown = {(row[0], int(row[2])): (int(row[3]), int(row[4])) for row in rows}
-    assert {
-        queue: (len(ours[queue]), progress[queue]) for queue in progress if queue[0] != LONG_TOPIC
-    }.items() <= (shown.items())
+    assert {queue: (len(ours[queue]), progress[queue]) for queue in progress if queue[0] != LONG_TOPIC}.items() <= (
+        shown.items()
+    )
     COUNTS["rows of mqadmin equal"] += len(shown)
 
 

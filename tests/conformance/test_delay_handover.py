@@ -96,9 +96,7 @@ def send_by_apache(apache: Apache, properties: Sequence[tuple[bytes, dict[str, s
         elif "TIMER_DELIVER_MS" in found:
             due[body] = int(found["TIMER_DELIVER_MS"])
         else:
-            due[body] = (
-                before_ms + int(found.get("TIMER_DELAY_MS", 0)) + 1000 * int(found.get("TIMER_DELAY_SEC", 0))
-            )
+            due[body] = before_ms + int(found.get("TIMER_DELAY_MS", 0)) + 1000 * int(found.get("TIMER_DELAY_SEC", 0))
     return due
 
 
@@ -118,12 +116,8 @@ def test_what_one_has_not_delivered_the_other_does(tmp_path: Path, stop: str) ->
         messages = [Message(TOPIC, b"level %d" % n, delay_level=1 + n % 3) for n in range(60)]
         messages += [Message(TOPIC, b"time %d" % n, delay_s=0.2 + 0.25 * n) for n in range(60)]
         due = send_by_reput(reput, messages)
-        back = send_by_reput(
-            reput, [Message(TOPIC, b"for its sender %d" % n, delay_s=30.0 + n) for n in range(10)]
-        )
-        gone = send_by_reput(
-            reput, [Message(TOPIC, b"gone %d" % n, delay_s=16.0 + n, keys=["gone"]) for n in range(3)]
-        )
+        back = send_by_reput(reput, [Message(TOPIC, b"for its sender %d" % n, delay_s=30.0 + n) for n in range(10)])
+        gone = send_by_reput(reput, [Message(TOPIC, b"gone %d" % n, delay_s=16.0 + n, keys=["gone"]) for n in range(3)])
         with Admin(reput.address) as admin:
             answers = admin.cancel_delayed(TOPIC, "gone")
         assert [answer.outcome for answer in answers] == [CancelOutcome.CANCELLED] * 3

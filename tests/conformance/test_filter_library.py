@@ -54,10 +54,7 @@ def test_random_expressions_have_rocketmqs_values() -> None:
 def test_corners_are_rocketmqs() -> None:
     """Everything that is odd about the language, with every kind of value."""
     rng = Random(SEED)
-    messages = [
-        {},
-        *({"a": value} for value in ("5", "x", "true", "5.0", "3000000000", "-0.0", "NaN", "\u0665")),
-    ]
+    messages = [{}, *({"a": value} for value in ("5", "x", "true", "5.0", "3000000000", "-0.0", "NaN", "\u0665"))]
     messages += [random_properties(rng) for _ in range(200)]
     for text, their in zip(CORNERS, outcomes((text, messages) for text in CORNERS), strict=True):
         _agree(text, messages, their)

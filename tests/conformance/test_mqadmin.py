@@ -28,9 +28,7 @@ def test_every_command_works_or_is_rejected_by_name(tmp_path: Path) -> None:
         for name, arguments, run in shell.run_all():
             command = COMMANDS[name]
             if command.outcome is Outcome.REJECTED:
-                fault = (
-                    None if _is_rejected(run) else f"it is not rejected by name:\n{run.printed}\n{run.failed}"
-                )
+                fault = None if _is_rejected(run) else f"it is not rejected by name:\n{run.printed}\n{run.failed}"
             else:
                 expected = golden[name][command.runs.index(arguments)]
                 if command.form is Form.NAMES:  # the broker is its own name server
@@ -52,9 +50,7 @@ def connections_opened(broker: BrokerProcess, listener: str) -> float:
     """How many clients have connected to a listener."""
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=10) as page:
         found = re.search(
-            rf'^reput_connections_opened_total{{listener="{listener}"}} (\S+)',
-            page.read().decode(),
-            re.MULTILINE,
+            rf'^reput_connections_opened_total{{listener="{listener}"}} (\S+)', page.read().decode(), re.MULTILINE
         )
     assert found is not None
     return float(found[1])

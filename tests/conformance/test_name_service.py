@@ -48,9 +48,7 @@ class Scene:
 
     def until_shown(self, address: str) -> None:
         """Wait until a broker answers with its figures."""
-        self.until(
-            lambda: "brokerVersionDesc" in self.admin("brokerStatus", "-b", address), f"figures of {address}"
-        )
+        self.until(lambda: "brokerVersionDesc" in self.admin("brokerStatus", "-b", address), f"figures of {address}")
 
     def until_committed(self, group: str, topic: str, count: int) -> None:
         """Wait until the committed offsets of a group have this sum."""
@@ -139,9 +137,7 @@ def test_brokers_leave(scene: Scene) -> None:
     scene.until(lambda: scene.apache_address not in scene.admin("clusterList"), "RocketMQ's broker has left")
     assert scene.reput.address in scene.admin("clusterList")
     scene.reput.kill()
-    scene.until(
-        lambda: scene.reput.address not in scene.admin("clusterList"), "a killed broker is dropped at once"
-    )
+    scene.until(lambda: scene.reput.address not in scene.admin("clusterList"), "a killed broker is dropped at once")
 
 
 def test_a_topic_over_both_brokers(scene: Scene) -> None:
@@ -165,14 +161,10 @@ def test_a_topic_over_both_brokers(scene: Scene) -> None:
     assert len(places) == len({receipt.offset_message_id for receipt in receipts}) == len(ours)
 
     sent = sorted([*(f"java {number}" for number in range(400)), *ours])
-    bodies = scene.java.ask("consume", names=scene.names, topic="Shared", group="java-group", count=800)[
-        "bodies"
-    ]
+    bodies = scene.java.ask("consume", names=scene.names, topic="Shared", group="java-group", count=800)["bodies"]
     assert sorted(bodies) == sent, "each once"
     found = []
-    with Consumer(
-        scene.names, group="python-group", topic="Shared", start="earliest", timeout_s=30.0
-    ) as consumer:
+    with Consumer(scene.names, group="python-group", topic="Shared", start="earliest", timeout_s=30.0) as consumer:
         for message in consumer:
             found.append(message.body.decode())
             if len(found) == len(sent):

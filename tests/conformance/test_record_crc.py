@@ -20,9 +20,7 @@ def test_each_verifies_the_records_of_the_other(tmp_path: Path) -> None:
     """RocketMQ takes no record without the checksum here; recovery after a kill makes both look at every one."""
     sent = [*workload.messages(31, 150)]
     store = open_store(tmp_path / "store", record_crc=True)
-    put_lists(
-        store, sent, blocks=False
-    )  # a block's records have the checksum only if its sender left room for it
+    put_lists(store, sent, blocks=False)  # a block's records have the checksum only if its sender left room for it
     data_dir = killed(store, tmp_path / "killed").data_dir
     assert store.close()
 

@@ -166,9 +166,7 @@ def test_a_reput_slave_counts_for_a_sync_master_of_apache(tmp_path: Path) -> Non
     files = len(log_of(master_dir))
     assert files > 1
     with (
-        Apache(
-            "broker", master_dir, port=port, ha_port=ha_port, role="SYNC_MASTER", in_sync_replicas=2
-        ) as master,
+        Apache("broker", master_dir, port=port, ha_port=ha_port, role="SYNC_MASTER", in_sync_replicas=2) as master,
         ReputSlave(slave_dir, port, ha_port).process,
     ):
         wait_for_the_same_log(master_dir, slave_dir, from_file=files - 1)
@@ -242,9 +240,7 @@ def tables_of(data_dir: Path) -> dict[str, Any]:
     config = data_dir / "config"
     offsets = decode((config / "consumerOffset.json").read_bytes())["offsetTable"]
     return {
-        "queues": decode((config / "topics.json").read_bytes())["topicConfigTable"]["orders"][
-            "readQueueNums"
-        ],
+        "queues": decode((config / "topics.json").read_bytes())["topicConfigTable"]["orders"]["readQueueNums"],
         "retries": decode((config / "subscriptionGroup.json").read_bytes())["subscriptionGroupTable"]["g"][
             "retryMaxTimes"
         ],

@@ -51,10 +51,7 @@ def test_every_message_of_rocketmqs_directory_is_read(tmp_path: Path, stop: str)
             apache.kill()
     before = hashes(tmp_path)
     columns = "topic,queueId,queueOffset,keys,tags,properties,flag,physicalOffset,reconsumeTimes,bodyCRC"
-    found = {
-        (row["topic"], row["queueId"], row["queueOffset"]): row
-        for row in rows_of(tmp_path, select=columns[:-8])
-    }
+    found = {(row["topic"], row["queueId"], row["queueOffset"]): row for row in rows_of(tmp_path, select=columns[:-8])}
     bodies = {
         (row["topic"], row["queueId"], row["queueOffset"]): row["body"]
         for row in rows_of(tmp_path, onDamage="skip", minPartitions="5")

@@ -16,17 +16,7 @@ LONG_TOPICS = (
     RETRY_PREFIX + "h" * 121,  # the shortest that takes version 2
     RETRY_PREFIX + "i" * 248,
 )
-TAGS = (
-    None,
-    "TagA",
-    "TagB",
-    "AaAa",
-    "BBBB",
-    "order-created",
-    "polygenelubricants",
-    "\U0001f600",
-    "\u8ba2\u5355",
-)
+TAGS = (None, "TagA", "TagB", "AaAa", "BBBB", "order-created", "polygenelubricants", "\U0001f600", "\u8ba2\u5355")
 PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
 KEY_SHARED_BY = 8
 
@@ -67,9 +57,7 @@ def messages(seed: int, count: int, *, for_clients: bool = False) -> Iterator[li
             size = rng.randrange(2, 21)
             topic = rng.choice([*TOPICS][:2])
             queue_id = rng.randrange(TOPICS[topic])
-            batch = [
-                _ordinary(rng, topic, queue_id, f"{seed}-{made + k}", 1000, body_min) for k in range(size)
-            ]
+            batch = [_ordinary(rng, topic, queue_id, f"{seed}-{made + k}", 1000, body_min) for k in range(size)]
             made += size
             yield batch
             continue
@@ -82,9 +70,7 @@ def messages(seed: int, count: int, *, for_clients: bool = False) -> Iterator[li
             yield [_special(rng, name)]
 
 
-def _ordinary(
-    rng: Random, topic: str, queue_id: int, name: str, body_max: int = 30_000, body_min: int = 0
-) -> Sent:
+def _ordinary(rng: Random, topic: str, queue_id: int, name: str, body_max: int = 30_000, body_min: int = 0) -> Sent:
     properties = {"UNIQ_KEY": f"{name:0>32}"} if rng.random() < 0.8 else {}
     tag = rng.choice(TAGS)
     if tag is not None:
@@ -105,13 +91,7 @@ def _special(rng: Random, name: str) -> Sent:
     properties = {"UNIQ_KEY": f"{name:0>32}", "KEYS": f"s{name}"}
     match rng.randrange(6):
         case 0 | 1:
-            return Sent(
-                rng.choice(LONG_TOPICS),
-                0,
-                _body(rng, name),
-                {**properties, "TAGS": "TagA"},
-                reconsume_times=3,
-            )
+            return Sent(rng.choice(LONG_TOPICS), 0, _body(rng, name), {**properties, "TAGS": "TagA"}, reconsume_times=3)
         case 2:
             level = rng.choice((1, 3, 18, 25))
             parked = {"REAL_TOPIC": "orders", "REAL_QID": "1", "DELAY": str(level), "TAGS": "TagB"}
@@ -119,16 +99,10 @@ def _special(rng: Random, name: str) -> Sent:
         case 3:
             half = {"REAL_TOPIC": "payments", "REAL_QID": "0", "TRAN_MSG": "true"}
             return Sent(
-                TRANS_HALF_TOPIC,
-                0,
-                _body(rng, name),
-                {**properties, **half},
-                sys_flag=rng.choice((0, PREPARED)),
+                TRANS_HALF_TOPIC, 0, _body(rng, name), {**properties, **half}, sys_flag=rng.choice((0, PREPARED))
             )
         case 4:
-            return Sent(
-                "payments", 1, _body(rng, name), properties, sys_flag=rng.choice((COMMIT, ROLLBACK, PREPARED))
-            )
+            return Sent("payments", 1, _body(rng, name), properties, sys_flag=rng.choice((COMMIT, ROLLBACK, PREPARED)))
         case _:
             # compressed, from a producer with an IPv6 address
             return Sent("orders", 2, _body(rng, name), properties, sys_flag=0x1, born_ip="2001:db8::7")

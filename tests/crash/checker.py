@@ -30,33 +30,23 @@ class Violation:
         return f"{self.promise}: {self.detail}"
 
 
-def check_queue(
-    ledger: Ledger, queue: QueueKey, bodies: Mapping[int, bytes], start: int, end: int
-) -> list[Violation]:
+def check_queue(ledger: Ledger, queue: QueueKey, bodies: Mapping[int, bytes], start: int, end: int) -> list[Violation]:
     """Check the messages served for offsets [start, end) of a queue, `end` being the queue's maximum offset."""
     found: list[Violation] = []
     missing = [offset for offset in range(start, end) if offset not in bodies]
     if missing:
-        found.append(
-            Violation("contiguous", f"{queue}: no message at offsets {missing[:5]} (of {len(missing)})")
-        )
+        found.append(Violation("contiguous", f"{queue}: no message at offsets {missing[:5]} (of {len(missing)})"))
     for offset, entry in ledger.acknowledged[queue].items():
         if offset < start:
             continue
         body = bodies.get(offset)
         if body is None:
-            found.append(
-                Violation("acknowledged", f"{entry.key} ({entry.ack}) is missing at {queue} offset {offset}")
-            )
+            found.append(Violation("acknowledged", f"{entry.key} ({entry.ack}) is missing at {queue} offset {offset}"))
         elif body != entry.body:
-            found.append(
-                Violation("byte-equal", f"{queue} offset {offset} holds other bytes than {entry.key} sent")
-            )
+            found.append(Violation("byte-equal", f"{queue} offset {offset} holds other bytes than {entry.key} sent"))
     for offset, body in ledger.consumed[queue].items():
         if start <= offset and bodies.get(offset) != body:
-            found.append(
-                Violation("consumed", f"{queue} offset {offset} no longer holds what a consumer was given")
-            )
+            found.append(Violation("consumed", f"{queue} offset {offset} no longer holds what a consumer was given"))
     found.extend(_check_origin(ledger, queue, bodies))
     return found
 
@@ -124,9 +114,7 @@ def _check_log_order(reading: StoreReading) -> list[Violation]:
         queue = (record.topic, record.queue_id)
         expected = next_offset.get(queue, record.queue_offset)
         if record.queue_offset != expected:
-            found.append(
-                Violation("log order", f"{queue}: offset {record.queue_offset} follows {expected - 1}")
-            )
+            found.append(Violation("log order", f"{queue}: offset {record.queue_offset} follows {expected - 1}"))
         next_offset[queue] = record.queue_offset + 1
     return found
 
@@ -136,9 +124,7 @@ def check_complete(reading: StoreReading) -> list[Violation]:
     indexed = {unit.physical_offset for units in reading.units.values() for _, unit in units}
     lost = [record for record in reading.records if record.physical_offset not in indexed]
     return [
-        Violation(
-            "queue complete", f"{r.topic}-{r.queue_id}#{r.queue_offset} at {r.physical_offset} has no unit"
-        )
+        Violation("queue complete", f"{r.topic}-{r.queue_id}#{r.queue_offset} at {r.physical_offset} has no unit")
         for r in lost[:20]
     ]
 
@@ -146,9 +132,7 @@ def check_complete(reading: StoreReading) -> list[Violation]:
 def check_power_loss(lost: Iterable[Acknowledged]) -> list[Violation]:
     """Check that a power cut took only what was not acknowledged as flushed."""
     return [
-        Violation(
-            "flushed", f"{entry.key} was acknowledged as flushed at {entry.queue} offset {entry.queue_offset}"
-        )
+        Violation("flushed", f"{entry.key} was acknowledged as flushed at {entry.queue} offset {entry.queue_offset}")
         for entry in lost
         if entry.ack == "flushed"
     ]

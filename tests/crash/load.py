@@ -78,9 +78,7 @@ class Load:
             self.faults.append(f"{type(error).__name__}: {error}")
 
     def _produce(self, plan: ProducerPlan, rng: random.Random) -> None:
-        with Producer(
-            self._address, group=plan.name, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False
-        ) as producer:
+        with Producer(self._address, group=plan.name, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False) as producer:
             while not self._stopping.is_set():
                 count = 1 if plan.batch == 1 else rng.randrange(1, plan.batch + 1)
                 queue_id = rng.randrange(QUEUES)

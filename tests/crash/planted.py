@@ -63,9 +63,7 @@ def lost_queue_unit() -> None:
 
     real = ConsumeQueue._append
 
-    def forgetful(
-        self: ConsumeQueue, expected: int, data: bytes | bytearray, max_physical_offset: int
-    ) -> None:
+    def forgetful(self: ConsumeQueue, expected: int, data: bytes | bytearray, max_physical_offset: int) -> None:
         if len(data) > 20 and _rng.random() < 0.1:
             data = data[:-20] + bytes(20)
         real(self, expected, data, max_physical_offset)
@@ -101,6 +99,4 @@ def changed_byte() -> None:
     MappedFile.write_published = careless  # type: ignore[method-assign]
 
 
-BUGS: Final = table_of(
-    map(Bug, (early_ack, skipped_sync, lost_queue_unit, early_offset_commit, changed_byte))
-)
+BUGS: Final = table_of(map(Bug, (early_ack, skipped_sync, lost_queue_unit, early_offset_commit, changed_byte)))

@@ -211,9 +211,7 @@ class CrashRun:
         counts["acknowledged_flushed"] = self._ledger.flushed_count
         counts["sent"] = len(self._ledger.sent)
         counts["commit_log_files"] = sum(1 for _ in (self._data_dir / "commitlog").iterdir())
-        counts["consume_queue_files"] = sum(
-            1 for _ in (self._data_dir / "consumequeue").rglob("0*") if _.is_file()
-        )
+        counts["consume_queue_files"] = sum(1 for _ in (self._data_dir / "consumequeue").rglob("0*") if _.is_file())
 
     def _add(self, violations: list[Violation]) -> None:
         self.report.violations += violations

@@ -27,9 +27,7 @@ ROUNDS_A_LIFE = 20
 
 def main() -> int:
     """Parse the arguments, run, report."""
-    parser = argparse.ArgumentParser(
-        description="Kill the broker, again and again, and look for what it lost."
-    )
+    parser = argparse.ArgumentParser(description="Kill the broker, again and again, and look for what it lost.")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
     add_bug_option(parser, [*BUGS])
@@ -56,9 +54,7 @@ def _run_lives(rounds: int, seed: int, pool: bool) -> Report:
     for number, done in enumerate(range(0, rounds, ROUNDS_A_LIFE)):
         life = _run(Options(min(ROUNDS_A_LIFE, rounds - done), seed + number, Path(), pool=pool))
         for name, count in life.counts.items():
-            total.counts[name] = (
-                max(total.counts[name], count) if name.endswith("_max") else total.counts[name] + count
-            )
+            total.counts[name] = max(total.counts[name], count) if name.endswith("_max") else total.counts[name] + count
         total.violations += life.violations
         print(f"  {total.counts['rounds']} rounds, {total.counts['acknowledged']} acknowledged", flush=True)
         if total.violations:

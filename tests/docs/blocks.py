@@ -16,9 +16,7 @@ LANGUAGES: Final = (
     *("python", "rust", "sh", "sql", "text", "toml", "yaml"),
 )
 
-_BLOCK = re.compile(
-    r'(?ms)^(?:<!-- not run: ([^\n]*?) -->\n+)?```([^\s`]*)(?: title="([^"\n]+)")?[^\n]*\n(.*?)^```$'
-)
+_BLOCK = re.compile(r'(?ms)^(?:<!-- not run: ([^\n]*?) -->\n+)?```([^\s`]*)(?: title="([^"\n]+)")?[^\n]*\n(.*?)^```$')
 
 
 class Block(NamedTuple):

@@ -8,23 +8,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from typing import Any, Final
 
 from reput_client import ClientClosed
-from reput_client.blocking import (
-    Admin,
-    Consumer,
-    Message,
-    Producer,
-    TransactionProducer,
-    TransactionState,
-)
+from reput_client.blocking import Admin, Consumer, Message, Producer, TransactionProducer, TransactionState
 from support.dead_letters import give_up
 from support.waiting import wait_until
 
 PUT_ASIDE: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "docs/groups.md": {"groups": {"lag_refresh_interval": "1s"}},
-    "docs/transactions.md": {
-        "transactions": {"timeout": "1ms", "check_interval": "10ms", "check_max": 1},
-    },
+    "docs/transactions.md": {"transactions": {"timeout": "1ms", "check_interval": "10ms", "check_max": 1}},
 }
 """By page: options of the broker."""
 
@@ -52,9 +43,7 @@ def groups(address: str, number: int) -> Iterator[None]:
             for _ in range(2):
                 member = stack.enter_context(Consumer(address, group="billing", topic="orders"))
                 threading.Thread(target=_receive_one, args=(member,)).start()
-            wait_until(
-                lambda: all(queue.client_id for queue in admin.describe_group("billing", "orders").queues)
-            )
+            wait_until(lambda: all(queue.client_id for queue in admin.describe_group("billing", "orders").queues))
             wait_until(lambda: all(group.lag_age_millis > 0 for group in admin.list_groups()))
             yield
 
@@ -64,10 +53,7 @@ def transactions(address: str, number: int) -> Iterator[None]:
     def undecided(_message: object) -> TransactionState:
         return TransactionState.UNKNOWN
 
-    with (
-        Admin(address) as admin,
-        TransactionProducer(address, group="shop", check=undecided) as producer,
-    ):
+    with Admin(address) as admin, TransactionProducer(address, group="shop", check=undecided) as producer:
         producer.send_in_transaction(Message("orders", b"42"), undecided)
         wait_until(lambda: PUT_ASIDE in admin.list_topics())
     yield

@@ -15,9 +15,7 @@ from support.browser import CHROMIUM, Browser, Page
 pytest.importorskip("zensical", reason="`make docs` installs it")
 pytestmark = pytest.mark.process
 
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium"
-)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 _IS_LOADED = "document.readyState === 'complete'"
 _RESULTS = "[...document.activeElement.shadowRoot.querySelectorAll('a')]"
 
@@ -54,12 +52,9 @@ def opened(browser: Browser, url: str, width: int) -> Page:
 
 @needs_chromium
 @pytest.mark.parametrize(
-    "path",
-    ["index.html", "concepts.html", "architecture.html", "reference/client.html", "limits.html"],
+    "path", ["index.html", "concepts.html", "architecture.html", "reference/client.html", "limits.html"]
 )
-def test_a_page_fits_a_phone_and_loads_from_its_server_only(
-    browser: Browser, address: str, path: str
-) -> None:
+def test_a_page_fits_a_phone_and_loads_from_its_server_only(browser: Browser, address: str, path: str) -> None:
     page = opened(browser, f"{address}/{path}", 390)
     assert page.run("document.documentElement.scrollWidth") <= 390
     loaded = page.run("performance.getEntriesByType('resource').map((one) => one.name)")

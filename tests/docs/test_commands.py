@@ -48,9 +48,7 @@ _SMALL_BROKER = {
 
 
 def shell_pages() -> dict[str, list[Block]]:
-    blocks = [
-        block for block in RUN if block.language in SHELL or (block.language == "python" and block.title)
-    ]
+    blocks = [block for block in RUN if block.language in SHELL or (block.language == "python" and block.title)]
     pages = {page: list(found) for page, found in groupby(blocks, key=lambda block: block.page)}
     return {page: found for page, found in pages.items() if any(block.language in SHELL for block in found)}
 
@@ -283,9 +281,7 @@ def test_commands_that_are_not_run_exist() -> None:
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         for command in re.findall(r"`reput\s([^`|]+)", text):
-            wrong += [
-                f"{path.relative_to(ROOT)}: reput {command}: {problem}" for problem in _problems(command)
-            ]
+            wrong += [f"{path.relative_to(ROOT)}: reput {command}: {problem}" for problem in _problems(command)]
     for block in NOT_RUN:
         for command in re.findall(r"(?m)^(?:\$ )?reput ([^|>;&\n]+)", block.text):
             wrong += [f"{block}: reput {command}: {problem}" for problem in _problems(command)]
@@ -303,9 +299,7 @@ def _problems(command: str) -> Iterator[str]:
             yield f"there is no {name!r}"
             return
         found, context = inner, click.Context(inner, parent=context)
-    options = {
-        flag for option in found.get_params(context) for flag in (*option.opts, *option.secondary_opts)
-    }
+    options = {flag for option in found.get_params(context) for flag in (*option.opts, *option.secondary_opts)}
     for word in words:
         flag = word.partition("=")[0]
         if re.match(r"-{1,2}[a-zA-Z]", word) and flag not in options and flag[:2] not in options:
@@ -325,9 +319,7 @@ def test_mistakes_are_found() -> None:
 def test_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"(?m)^([a-z-]+):.* ## ", makefile))
-    kinds = " ".join(
-        re.findall(r"(?m)^(?:BENCHES|PROXIES|SOAKS) := (?:.*\\\n)*.*|^(?:DEMO|INTEROP)_\w+", makefile)
-    )
+    kinds = " ".join(re.findall(r"(?m)^(?:BENCHES|PROXIES|SOAKS) := (?:.*\\\n)*.*|^(?:DEMO|INTEROP)_\w+", makefile))
     named = [
         (path.name, *found)
         for path in PAGES
@@ -335,9 +327,7 @@ def test_targets_exist() -> None:
     ]
     assert named
     assert [name for name in named if name[1] not in targets] == []
-    assert [
-        name for name in named if not re.search(rf"\b{name[2]}\b", re.sub("DEMO_|INTEROP_", "", kinds))
-    ] == []
+    assert [name for name in named if not re.search(rf"\b{name[2]}\b", re.sub("DEMO_|INTEROP_", "", kinds))] == []
 
 
 def _without_old(path: Path) -> str:

@@ -30,15 +30,7 @@ from reput_protocol.record import compression, delays, put_block
 from reput_protocol.wire import header, signature
 
 PAGE: Final = ROOT / "docs" / "limits.md"
-UNITS: Final = {
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "s": 1,
-    "min": 60,
-    "h": 3600,
-    "days": 86_400,
-}
+UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "s": 1, "min": 60, "h": 3600, "days": 86_400}
 """Other words after a number name what is counted."""
 FIXED: Final[dict[str, float]] = {
     "tag, keys and properties of a message together, names included": properties.SENT_PROPERTIES_BYTES_MAX,
@@ -99,9 +91,7 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """Return the rows of all tables of the page."""
-    cells = [
-        line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"
-    ]
+    cells = [line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
     found = [Row(*(cell.strip() for cell in row[:3])) for row in cells]
     return [row for row in found if row.limit != "Limit" and not row.limit.startswith("---")]
 

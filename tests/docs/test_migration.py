@@ -178,9 +178,7 @@ class Scene:
             kind, options = _KINDS[name]
             new = getattr(self.line.client, kind)(self.address, **options)
             is_blocking = self.line.client is blocking
-            self.names[name] = (
-                stack.enter_context(new) if is_blocking else await stack.enter_async_context(new)
-            )
+            self.names[name] = stack.enter_context(new) if is_blocking else await stack.enter_async_context(new)
         if "queue" in used:
             assignment = self.names["consumer"].assignment
             self.names["queue"] = next(queue for queue in assignment if queue.topic == "orders")
@@ -231,10 +229,7 @@ def test_the_pages_have_a_check_for_each_line_with_code_and_no_others() -> None:
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.code], ids=str)
 def test_a_line_does_what_it_says(
-    line: Line,
-    new_reput_broker: Callable[..., BackgroundBroker],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    line: Line, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REPUT_OFFSETS_DIR", str(tmp_path / "offsets"))
@@ -275,9 +270,7 @@ def test_the_bridge_stores_a_record_once_that_it_copies_again(
     exec(program, {})
     assert acknowledged == ["orders-0", "orders-1", "orders-0", "orders-1", "orders-2"]
     with blocking.PullConsumer(broker.address, group="g") as consumer:
-        stored = [
-            message.body for queue in range(4) for message in consumer.pull("orders", queue, 0).messages
-        ]
+        stored = [message.body for queue in range(4) for message in consumer.pull("orders", queue, 0).messages]
     assert sorted(stored) == BODIES[:3]
 
 
@@ -1014,6 +1007,4 @@ def listed_members(scene: Scene) -> Generator[None]:
 def measured(scene: Scene) -> Generator[None]:
     scene.broker(bodies=BODIES)
     yield
-    assert [(each.min_offset, each.max_offset) for each in scene.names["stats"].offset_table.values()] == [
-        (0, 5)
-    ]
+    assert [(each.min_offset, each.max_offset) for each in scene.names["stats"].offset_table.values()] == [(0, 5)]

@@ -38,6 +38,4 @@ def test_everything_is_inside_of_the_picture(name: str) -> None:
 
 
 def test_no_page_needs_a_script_for_its_diagrams() -> None:
-    assert [
-        page.name for page in PAGES if re.search(r"(?m)^```mermaid", page.read_text(encoding="utf-8"))
-    ] == []
+    assert [page.name for page in PAGES if re.search(r"(?m)^```mermaid", page.read_text(encoding="utf-8"))] == []

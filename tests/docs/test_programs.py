@@ -89,12 +89,7 @@ async def some_orders() -> AsyncIterator[Any]:
 def compiled(key: tuple[str, int], address: str) -> Any:
     # The default log file has 1 GiB.
     small = 'port=0, http_port=None, store={"commit_log_file_size": "16MiB", "index": False}'
-    text = (
-        TEXTS[key]
-        .replace("127.0.0.1:10911", address)
-        .replace("port=0)", small + ")")
-        .replace("100_000", "1_000")
-    )
+    text = TEXTS[key].replace("127.0.0.1:10911", address).replace("port=0)", small + ")").replace("100_000", "1_000")
     return compile(text, f"{key[0]} #{key[1]}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
@@ -122,9 +117,7 @@ def test_readme_with_an_event_loop(broker: BackgroundBroker) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in TEXTS if key not in WITH_NAMES], ids=str)
-def test_programs(
-    broker: BackgroundBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Any
-) -> None:
+def test_programs(broker: BackgroundBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Any) -> None:
     def show(*values: object) -> None:
         if isinstance(values[-1], bytes):  # the body of the only message
             raise KeyboardInterrupt
@@ -204,9 +197,7 @@ def test_a_time_to_live(broker: BackgroundBroker) -> None:
 
 def test_schedules(broker: BackgroundBroker) -> None:
     shown: list[tuple[object, ...]] = []
-    trio.run(
-        lambda: run(("docs/schedules.md", 0), broker.address, print=lambda *values: shown.append(values))
-    )
+    trio.run(lambda: run(("docs/schedules.md", 0), broker.address, print=lambda *values: shown.append(values)))
     ((name, next_time, last_time),) = shown
     assert (name, next_time is None, last_time) == ("heartbeat", False, None)
 
@@ -289,9 +280,7 @@ def test_tracing(broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch) -> N
         own["provider"].add_span_processor(SimpleSpanProcessor(exporter))
         try:
             async with Consumer(broker.address, group="billing", topic="orders") as consumer:
-                await run(
-                    ("docs/tracing.md", 1), broker.address, consumer=consumer, handle=handle, otel=own["otel"]
-                )
+                await run(("docs/tracing.md", 1), broker.address, consumer=consumer, handle=handle, otel=own["otel"])
         finally:
             own["otel"].uninstrument()
             own["provider"].shutdown()

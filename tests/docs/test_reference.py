@@ -38,10 +38,7 @@ def test_rows_have_as_many_cells_as_their_table(texts: dict[str, str]) -> None:
     for name, text in texts.items():
         for table in re.findall(r"(?m)(?:^\|.*\n)+", text):
             rows = table.splitlines()
-            assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {rows[1].count("|")}, (
-                name,
-                rows[0],
-            )
+            assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {rows[1].count("|")}, (name, rows[0])
 
 
 def test_options(texts: dict[str, str]) -> None:

@@ -20,9 +20,7 @@ README = (docs_site.ROOT / "README.md").read_text(encoding="utf-8")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     target = tmp_path_factory.mktemp("site") / "docs"
     docs_site.write_pages(target)
-    return {
-        page.relative_to(target).as_posix(): page.read_text(encoding="utf-8") for page in target.rglob("*.md")
-    }
+    return {page.relative_to(target).as_posix(): page.read_text(encoding="utf-8") for page in target.rglob("*.md")}
 
 
 def paths_of(navigation: Any) -> Iterator[str]:
@@ -98,10 +96,7 @@ def test_the_search_has_the_names_of_classes() -> None:
         ('<script src="https://example.org/a.js"></script>', "loads from another server"),
         ('<link rel="stylesheet" href="//example.org/a.css">', "loads from another server"),
         ('<pre class="mermaid"><code>', "loads from another server"),
-        (
-            '<h3 id="reput_client.Producer._connect">',
-            "documents a private name: reput_client.Producer._connect",
-        ),
+        ('<h3 id="reput_client.Producer._connect">', "documents a private name: reput_client.Producer._connect"),
     ],
 )
 def test_faults_of_built_pages_are_found(html: str, fault: str, tmp_path: Path) -> None:

@@ -50,11 +50,7 @@ def delayed_messages(seed: int, images: int) -> Outcome:
 def bench_of(options: StoreOptions, offset_ms: int = 0) -> DelayBench:
     """A broker's schedule with a small wheel, whose progress is saved often."""
     return DelayBench(
-        options,
-        offset_ms=offset_ms,
-        wheel_slots=WHEEL_SLOTS,
-        file_reserved_time="2m",
-        flush_interval="150ms",
+        options, offset_ms=offset_ms, wheel_slots=WHEEL_SLOTS, file_reserved_time="2m", flush_interval="150ms"
     )
 
 
@@ -67,13 +63,7 @@ async def _record(options: StoreOptions, recorder: Recorder, seed: int) -> Churn
 
 
 def _cut(
-    churn: Churn,
-    recorder: Recorder,
-    options: StoreOptions,
-    directory: Path,
-    where: str,
-    images: int,
-    outcome: Outcome,
+    churn: Churn, recorder: Recorder, options: StoreOptions, directory: Path, where: str, images: int, outcome: Outcome
 ) -> None:
     rng = random.Random(where)
     events, disk, done = recorder.events, recorder.start(), 0

@@ -27,9 +27,7 @@ def out_of_descriptors(seed: int, rounds: int) -> Outcome:
     for number in range(rounds):
         rng = random.Random(seed + number)
         with scratch() as directory, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                index_backlog, "KEYS_AT_ONCE", 0
-            )  # dispatch inserts keys at once, and needs files for them
+            patch.setattr(index_backlog, "KEYS_AT_ONCE", 0)  # dispatch inserts keys at once, and needs files for them
             options = small_options(
                 directory / "store",
                 queue_files_open_max=rng.choice((1, 2, 512)),

@@ -219,9 +219,7 @@ class Disk:
         how_data = rng.choice(("sectors", "sectors", "pages", "lost", "kept", "order"))
         how_names = rng.choice(("any", "any", "lost", "kept", "order"))
         share = rng.choice((0.1, 0.5, 0.9))
-        changes = {
-            node: _surviving_changes(state, how_names, share, rng) for node, state in self.directories.items()
-        }
+        changes = {node: _surviving_changes(state, how_names, share, rng) for node, state in self.directories.items()}
         names: dict[int, dict[str, int]] = {}
         for node, state in self.directories.items():
             names[node] = dict(state.durable)

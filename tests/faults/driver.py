@@ -60,9 +60,7 @@ class Driver:
         self.statuses.append(result.status)
         if result.status is PutStatus.PUT_OK:
             if result.queue_offset != len(self.stored[queue]):
-                self.found.append(
-                    Violation("offsets", f"{queue}: {result.queue_offset} for {len(self.stored[queue])}")
-                )
+                self.found.append(Violation("offsets", f"{queue}: {result.queue_offset} for {len(self.stored[queue])}"))
             self.stored[queue] += block
             self.keys[key] = queue, count
         return result
@@ -115,9 +113,7 @@ class Driver:
         for queue, stored in self.stored.items():
             served = bodies(self.store, *queue)
             if served != stored:
-                self.found.append(
-                    Violation("nothing lost", f"{what}: {queue} has {len(served)} of {len(stored)}")
-                )
+                self.found.append(Violation("nothing lost", f"{what}: {queue} has {len(served)} of {len(stored)}"))
         self._check_keys(what)
 
     def _check_keys(self, what: str) -> None:
@@ -129,9 +125,7 @@ class Driver:
             (topic, _), count = self.keys[key]
             found = self.store.query_message(topic, key, count + 1)
             if len(found.records) != count or not found.is_complete:
-                self.found.append(
-                    Violation("key query", f"{what}: {key} finds {len(found.records)} of {count}")
-                )
+                self.found.append(Violation("key query", f"{what}: {key} finds {len(found.records)} of {count}"))
 
     def kill_and_check(self) -> None:
         """Kill, open again, and look for everything; the page cache survives a kill."""

@@ -36,13 +36,7 @@ class ExpiringWorkload(Workload):
         self._held: list[HeldExtents] = []
 
     def actions(self) -> list[tuple[Callable[[], None], int]]:
-        return [
-            *super().actions(),
-            (self.clean, 14),
-            (self.hold, 4),
-            (self.let_go, 4),
-            (self.flush_queues, 10),
-        ]
+        return [*super().actions(), (self.clean, 14), (self.hold, 4), (self.let_go, 4), (self.flush_queues, 10)]
 
     def start(self) -> None:
         super().start()

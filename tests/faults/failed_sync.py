@@ -42,9 +42,7 @@ def failed_syncs(seed: int, images: int) -> Outcome:
                 disk.apply(event)
             image = directory / f"image-{cut}"
             disk.after_power_cut(rng, image)
-            found = check_image(
-                image, run.options, run.ledger, run.now, killed=False, now_ms=run.clock.now_ms
-            )
+            found = check_image(image, run.options, run.ledger, run.now, killed=False, now_ms=run.clock.now_ms)
             outcome.add(f"{where}, power cut {cut}", found)
     return outcome
 
@@ -124,9 +122,7 @@ class _FailingRun(Workload):
                 except (StoreError, OSError) as later:
                     self.found.append(Violation("read-only", f"{type(later).__name__}: {later}"))
         if "commitlog/" in self.failed_path and store.flushed_offset > flushed:
-            self.found.append(
-                Violation("final", f"flushed {flushed}, and {store.flushed_offset} after the failure")
-            )
+            self.found.append(Violation("final", f"flushed {flushed}, and {store.flushed_offset} after the failure"))
 
     def _was_being_made(self) -> bool:
         path = self.options.data_dir / self.failed_path

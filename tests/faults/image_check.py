@@ -23,14 +23,7 @@ KEYS_ASKED = 8
 
 
 def check_image(
-    image: Path,
-    options: StoreOptions,
-    ledger: Ledger,
-    at: int,
-    *,
-    killed: bool,
-    now_ms: int,
-    again: bool = False,
+    image: Path, options: StoreOptions, ledger: Ledger, at: int, *, killed: bool, now_ms: int, again: bool = False
 ) -> list[Violation]:
     """Check what a cut after event number `at` left.
 
@@ -73,16 +66,12 @@ def _check_end(store: MessageStore, ledger: Ledger, at: int, end: int, killed: b
     found: list[Violation] = []
     flushed = ledger.flushed_by(at)
     if end < flushed:
-        found.append(
-            Violation("flushed", f"the log ends at {end}, but was flushed up to {flushed} by event {at}")
-        )
+        found.append(Violation("flushed", f"the log ends at {end}, but was flushed up to {flushed} by event {at}"))
     if not store.dispatch_is_idle():
         found.append(Violation("queue complete", "records wait to be dispatched after the start"))
     for event, queue, shown_end in ledger.shown:
         if event <= at and shown_end > end:
-            found.append(
-                Violation("consumed", f"{queue}: shown up to {shown_end}, the log now ends at {end}")
-            )
+            found.append(Violation("consumed", f"{queue}: shown up to {shown_end}, the log now ends at {end}"))
             break
     if killed:
         for entry in ledger.entries:
@@ -134,11 +123,7 @@ def _check_queues(
             for boundary in (boundaries if queue[0] == DELETED_TOPIC else (0,))
         ]
         allowed = [
-            (
-                {number: entry.body for number, entry in enumerate(way) if entry.start >= begin},
-                len(way),
-            )
-            for way in ways
+            ({number: entry.body for number, entry in enumerate(way) if entry.start >= begin}, len(way)) for way in ways
         ]
         stop = store.max_offset_in_queue(*queue)
         start = store.min_offset_in_queue(*queue)
@@ -149,9 +134,7 @@ def _check_queues(
         ):
             found.append(Violation("byte-equal", _difference(queue, bodies, allowed[0][0], stop)))
         elif start != min(bodies, default=stop):
-            found.append(
-                Violation("minimum", f"{queue} begins at {start}, its messages at {list(bodies)[:1]}")
-            )
+            found.append(Violation("minimum", f"{queue} begins at {start}, its messages at {list(bodies)[:1]}"))
     return found
 
 

@@ -56,15 +56,7 @@ def killed_rebuilds(seed: int, images: int) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
             if not one_step:
                 patch.setattr(directory_swap, "exchange", lambda *_: False)
-            _cut(
-                kept,
-                kinds,
-                directory,
-                images,
-                outcome,
-                f"seed {run_seed}, {kinds}, one step: {one_step}",
-                rng,
-            )
+            _cut(kept, kinds, directory, images, outcome, f"seed {run_seed}, {kinds}, one step: {one_step}", rng)
     return outcome
 
 
@@ -92,13 +84,7 @@ def make_kept(root: Path, rng: random.Random) -> Kept:
 
 
 def _cut(
-    kept: Kept,
-    kinds: list[str],
-    directory: Path,
-    images: int,
-    outcome: Outcome,
-    where: str,
-    rng: random.Random,
+    kept: Kept, kinds: list[str], directory: Path, images: int, outcome: Outcome, where: str, rng: random.Random
 ) -> None:
     root = kept.options.data_dir
     found = examine(root)

@@ -144,9 +144,7 @@ def _between_disks(real: Callable[..., None]) -> Callable[..., None]:
     """A rename from one disk to another, as the system answers it."""
 
     def rename(source: Any, target: Any, **options: Any) -> None:
-        disks = [
-            next((n for n in ("disk1", "disk2") if f"/{n}/" in str(path)), "") for path in (source, target)
-        ]
+        disks = [next((n for n in ("disk1", "disk2") if f"/{n}/" in str(path)), "") for path in (source, target)]
         if disks[0] != disks[1]:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source), None, str(target))
         real(source, target, **options)
@@ -160,9 +158,7 @@ def _plan(broken: Broken) -> tuple[Verification, RepairPlan]:
     return found, plan_repair(found)
 
 
-def _cut(
-    broken: Broken, directory: Path, images: int, outcome: Outcome, where: str, rng: random.Random
-) -> None:
+def _cut(broken: Broken, directory: Path, images: int, outcome: Outcome, where: str, rng: random.Random) -> None:
     found, plan = _plan(broken)
     if plan.truncation is None or plan.left:  # there is damage that may stay, where no start reads
         return
@@ -254,8 +250,4 @@ def _check_kept(broken: Broken, gone: list[bytes]) -> list[Violation]:
     sides = [data for path, data in everywhere.items() if "repair-" in str(path.relative_to(root.parent))]
     lost = [data for data in gone if not any(data in kept for kept in sides)]
     lost += [data for data in broken.foreign if not any(data in kept for kept in everywhere.values())]
-    return (
-        [Violation("kept", f"{len(lost)} records or files are nowhere, like {lost[0][:40]!r}")]
-        if lost
-        else []
-    )
+    return [Violation("kept", f"{len(lost)} records or files are nowhere, like {lost[0][:40]!r}")] if lost else []

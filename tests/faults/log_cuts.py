@@ -40,9 +40,7 @@ def log_cuts(seed: int, images: int) -> Outcome:
                 found = _check_zeros(base, made, position, key[0], begins[key])
             elif any(kept) or key[0] == "orderly":
                 found = check_refused(made, path, names_repair=False)
-            elif (
-                key[0] == "killed"
-            ):  # as if the process had been killed when it made the file, but for the mark
+            elif key[0] == "killed":  # as if the process had been killed when it made the file, but for the mark
                 found = check_refused(made, path, 0)
             else:
                 found = check_ends_at(made, base.end_of_file(position - FILE_BYTES))
@@ -78,9 +76,7 @@ def garbage_after_the_end(seed: int, images: int) -> Outcome:
         bases = {state: make(directory / state, rng, state=state) for state in ("orderly", "killed")}
         while outcome.images < images and not outcome.enough:
             state = rng.choice(list(bases))
-            how = rng.choice(
-                ("noise", "another record", "half a record", "record behind a gap", "stale file")
-            )
+            how = rng.choice(("noise", "another record", "half a record", "record behind a gap", "stale file"))
             made = bases[state].copy(directory / "image")
             _add_garbage(made, how, rng)
             where = f"seed {seed}, image {outcome.images}, {state}, {how}"

@@ -75,8 +75,7 @@ class Flips:
     def lines(self) -> list[str]:
         fields = list(dict.fromkeys(field for field, _, _ in self.counts))
         columns = sorted(
-            {(crc, state) for _, crc, state in self.counts},
-            key=lambda column: (COLUMNS.index(column[1]), column[0]),
+            {(crc, state) for _, crc, state in self.counts}, key=lambda column: (COLUMNS.index(column[1]), column[0])
         )
         heads = [f"{state}{' +CRC' if crc else ''}" for crc, state in columns]
         lines = [f"{'field':32}" + "".join(f"{head:>20}" for head in heads)]

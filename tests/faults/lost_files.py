@@ -209,7 +209,5 @@ def _check_tables(root: Path, spoils: tuple[tuple[Path, str], ...]) -> list[Viol
     lost = offsets.query("g", "T", 0) != 9 or topics.get("T7") is None
     missing = any(way in ("deleted", "emptied") for _, way in spoils)
     if lost and not said and not missing:
-        return [
-            Violation("tables", f"offset {offsets.query('g', 'T', 0)} instead of 9, and nothing was said")
-        ]
+        return [Violation("tables", f"offset {offsets.query('g', 'T', 0)} instead of 9, and nothing was said")]
     return []

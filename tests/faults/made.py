@@ -86,9 +86,7 @@ class Made:
         return max(place.end for place in self.places if place.start // FILE_BYTES == offset // FILE_BYTES)
 
 
-def make(
-    directory: Path, rng: random.Random, *, state: str, record_crc: bool = False, count: int = 25
-) -> Made:
+def make(directory: Path, rng: random.Random, *, state: str, record_crc: bool = False, count: int = 25) -> Made:
     """A store of a few files, ended in one of these states.
 
     orderly: stopped in order. killed: with everything synced and the checkpoint written. undispatched: with the
@@ -101,9 +99,7 @@ def make(
         queue = QUEUES[number % 3]
         body = b"%03d" % number + rng.randbytes(rng.randrange(20, 300))
         properties = b"KEYS\x01k%d\x02TAGS\x01a\x02" % number
-        result = store.put_record(
-            Record(queue[0], body, queue_id=queue[1], properties=properties, born_timestamp_ms=1)
-        )
+        result = store.put_record(Record(queue[0], body, queue_id=queue[1], properties=properties, born_timestamp_ms=1))
         made.places.append(Place(queue, body, result.physical_offset, result.end_offset))
         if number == count - 11 or (number == count - 4 and state == "unflushed"):
             dispatch_all(store)
@@ -169,17 +165,13 @@ def check_ends_at(made: Made, end: int) -> list[Violation]:
         return [*found, Violation("starts", f"the second time: {type(refusal).__name__}: {refusal}")]
     try:
         if store.max_physical_offset != end or read_queue(store, *queue)[-1].body != b"one more":
-            found.append(
-                Violation("log end", f"the second time it ends at {store.max_physical_offset}, not {end}")
-            )
+            found.append(Violation("log end", f"the second time it ends at {store.max_physical_offset}, not {end}"))
     finally:
         abandon(store)
     return found
 
 
-def check_refused(
-    made: Made, path: Path, position: int | None = None, *, names_repair: bool = True
-) -> list[Violation]:
+def check_refused(made: Made, path: Path, position: int | None = None, *, names_repair: bool = True) -> list[Violation]:
     """Check that the start is refused for that place, and that not a byte of the directory changed."""
     before = tree(made.options.data_dir)
     names = sorted(made.options.data_dir.rglob("*"))
@@ -203,6 +195,4 @@ def check_refused(
 
 def sample(cases: list[_Case], images: int, rng: random.Random) -> list[_Case]:
     """All of the cases, or so many of them."""
-    return (
-        cases if len(cases) <= images else [cases[i] for i in sorted(rng.sample(range(len(cases)), images))]
-    )
+    return cases if len(cases) <= images else [cases[i] for i in sorted(rng.sample(range(len(cases)), images))]

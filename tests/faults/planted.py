@@ -218,12 +218,7 @@ def full_disk_swallowed(patch: pytest.MonkeyPatch) -> None:
         result = real(self, block)
         if result.status is PutStatus.DISK_FULL:
             return PutResult(
-                PutStatus.PUT_OK,
-                self._log.next_queue_offsets.get((block.topic, block.queue_id), 0),
-                0,
-                0,
-                0,
-                1,
+                PutStatus.PUT_OK, self._log.next_queue_offsets.get((block.topic, block.queue_id), 0), 0, 0, 0, 1
             )
         return result
 

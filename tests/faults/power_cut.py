@@ -49,9 +49,7 @@ def record_and_cut(
     return outcome
 
 
-def _cut_run(
-    workload: Workload, seed: int, images: int, directory: Path, outcome: Outcome, recoveries: bool
-) -> None:
+def _cut_run(workload: Workload, seed: int, images: int, directory: Path, outcome: Outcome, recoveries: bool) -> None:
     rng = random.Random(seed)
     events = workload.recorder.events
     cuts = max(1, images // CUTS_A_RECOVERY) if recoveries else images
@@ -84,9 +82,7 @@ def _cut(disk: Disk, last: Event | None, killed: bool, rng: random.Random, targe
     return 0
 
 
-def _check(
-    workload: Workload, image: Path, position: int, killed: bool, rng: random.Random
-) -> list[Violation]:
+def _check(workload: Workload, image: Path, position: int, killed: bool, rng: random.Random) -> list[Violation]:
     return check_image(
         image,
         workload.options,
@@ -127,9 +123,7 @@ def _cut_recovery(
         dies = rng.random() < 0.5
         again = image.with_name(f"{image.name}-{depth}")
         _cut(disk, events[cut_at - 1] if cut_at else None, dies, rng, again)
-        inner = (
-            f"{where}, then event {cut_at} of {len(events)} of recovery ({'kill' if dies else 'power cut'})"
-        )
+        inner = f"{where}, then event {cut_at} of {len(events)} of recovery ({'kill' if dies else 'power cut'})"
         if depth > 1 and rng.random() < 0.3:
             _cut_recovery(workload, again, position, killed and dies, inner, rng, outcome, depth - 1)
         else:

@@ -19,20 +19,7 @@ from typing import Any
 
 import pytest
 
-from faults.disk import (
-    ROOT,
-    Disk,
-    Event,
-    Exchange,
-    Link,
-    Move,
-    Rename,
-    Resize,
-    SyncDirectory,
-    SyncFile,
-    Unlink,
-    Write,
-)
+from faults.disk import ROOT, Disk, Event, Exchange, Link, Move, Rename, Resize, SyncDirectory, SyncFile, Unlink, Write
 from reput_broker.store.log import mapped_file
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.opening import directory_swap
@@ -257,9 +244,7 @@ def _copy(disk: Disk) -> Disk:
     for node, file in disk.files.items():
         copy.files[node] = type(file)(file.durable, bytearray(file.now), list(file.pending))
     for node, directory in disk.directories.items():
-        copy.directories[node] = type(directory)(
-            dict(directory.durable), dict(directory.now), list(directory.pending)
-        )
+        copy.directories[node] = type(directory)(dict(directory.durable), dict(directory.now), list(directory.pending))
     return copy
 
 

@@ -26,9 +26,7 @@ from support.planted_bugs import add_bug_option, chosen_bugs
 def main() -> int:
     """Parse the arguments, run, report."""
     parser = argparse.ArgumentParser(description="Break the disk under the store and look for what it lost.")
-    parser.add_argument(
-        "--images", type=int, default=10_000, help="power cuts; other kinds get a share of it"
-    )
+    parser.add_argument("--images", type=int, default=10_000, help="power cuts; other kinds get a share of it")
     parser.add_argument("--rounds", type=int, default=20, help="of the kinds that need a whole store each")
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
     parser.add_argument("--kind", default="", help="only kinds with this text in their name")
@@ -47,9 +45,7 @@ def main() -> int:
     failed = False
     for name, tried in KINDS.items():
         if arguments.kind in name:
-            failed |= not _report_kind(
-                name, tried, seed, arguments.rounds if tried.in_rounds else arguments.images
-            )
+            failed |= not _report_kind(name, tried, seed, arguments.rounds if tried.in_rounds else arguments.images)
     print("FAILED" if failed else "all promises kept")
     return 1 if failed else 0
 

@@ -54,9 +54,7 @@ class Case:
     def _options(self, name: str) -> StoreOptions:
         named = self._rng.sample(self._dirs, self._rng.randrange(1, 4))
         read_only = named[1:] if self._rng.random() < 0.3 else []
-        return small_options(
-            self._top / name, commit_log_dirs=tuple(named), read_only_commit_log_dirs=tuple(read_only)
-        )
+        return small_options(self._top / name, commit_log_dirs=tuple(named), read_only_commit_log_dirs=tuple(read_only))
 
     def __str__(self) -> str:
         words = [
@@ -164,9 +162,7 @@ class Case:
                     stale = self._shown(who) != seen[who]
                     locks[who].acquire()
                     if stale:
-                        found.append(
-                            Violation("refused", f"{who} owns what has been changed since it looked")
-                        )
+                        found.append(Violation("refused", f"{who} owns what has been changed since it looked"))
                     owned.append(who)
                     self._leave_file(who)
                 elif self._rng.random() < 0.5:
@@ -188,9 +184,7 @@ class Case:
 
     def _lock_of(self, options: StoreOptions) -> DirectoryLock:
         root = options.data_dir
-        return DirectoryLock(
-            root / "lock", AbortMarker(root / "abort"), options.log_dirs, options.writable_log_dirs
-        )
+        return DirectoryLock(root / "lock", AbortMarker(root / "abort"), options.log_dirs, options.writable_log_dirs)
 
     def _shown(self, who: int) -> dict[str, bytes | None]:
         """What a start would read there."""
@@ -211,9 +205,7 @@ class Case:
 
 def _tree(root: Path) -> dict[str, bytes | None]:
     """Every name below a directory, and what is in the files."""
-    return {
-        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")
-    }
+    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")}
 
 
 def _numbers(paths: tuple[Path, ...]) -> list[str]:

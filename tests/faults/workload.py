@@ -168,9 +168,7 @@ class Workload:
         size = self.rng.choice((10, 100, 700, 2500))
         bodies = self.new_bodies(1 if size > 1000 else self.rng.randrange(1, 6), size)
         properties = {"p": "v" * self.rng.randrange(1, 300)} if self.rng.random() < 0.3 else None
-        messages = [
-            Message(queue[0], body, tag="a", keys=[key_of(body)], properties=properties) for body in bodies
-        ]
+        messages = [Message(queue[0], body, tag="a", keys=[key_of(body)], properties=properties) for body in bodies]
         block = bytearray(encode_put_block(messages, *queue, T0))
         ends = ends_of(block)
         result = self.store.put_one(Block(block, queue[0], queue[1], len(bodies), BORN_HOST))

@@ -29,23 +29,7 @@ from filters.expressions import (
 )
 
 NAMES = ("a", "b", "amount", "region", "$x_1", "_", "TAGS", "nullable", "ORDER", "A")
-TEXTS = (
-    "x",
-    "eu-west",
-    "eu",
-    "west",
-    "it's",
-    "'",
-    "true",
-    "False",
-    "5",
-    "-1",
-    "größe",
-    "\U0001f600",
-    "",
-    "x y\n",
-    "%",
-)
+TEXTS = ("x", "eu-west", "eu", "west", "it's", "'", "true", "False", "5", "-1", "größe", "\U0001f600", "", "x y\n", "%")
 VALUES = (
     *("0", "1", "2", "5", "-1", "-5", "7", "100", "2147483647", "2147483648", "-2147483648", "-2147483649"),
     *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "9007199254740993", "+5", "005"),
@@ -121,9 +105,7 @@ def random_condition(rng: Random, depth: int) -> Tree:
         if choice < 0.8:
             return AnyOf(parts)
         return Opposite(parts[0])
-    return rng.choice((_ordered, _ordered, _equal, _equal, _is_null, _searched, _between, _among, _single))(
-        rng, depth
-    )
+    return rng.choice((_ordered, _ordered, _equal, _equal, _is_null, _searched, _between, _among, _single))(rng, depth)
 
 
 def _ordered(rng: Random, depth: int) -> Tree:

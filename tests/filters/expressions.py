@@ -268,9 +268,7 @@ class Searched(Tree):
 
     def write(self, style: Style) -> str:
         words = ["NOT", self.search] if self.negated else [self.search]
-        return style.join(
-            self.operand.written_at(3, style), *map(style.word, words), Literal(self.wanted).write(style)
-        )
+        return style.join(self.operand.written_at(3, style), *map(style.word, words), Literal(self.wanted).write(style))
 
     def check(self) -> None:
         self.operand.check()
@@ -341,9 +339,7 @@ class Among(Tree):
     def write(self, style: Style) -> str:
         words = ["NOT", "IN"] if self.negated else ["IN"]
         texts = style.join(*[Literal(text).write(style) + "," for text in self.texts])
-        return style.join(
-            self.operand.written_at(3, style), *map(style.word, words), f"({texts.rpartition(',')[0]})"
-        )
+        return style.join(self.operand.written_at(3, style), *map(style.word, words), f"({texts.rpartition(',')[0]})")
 
     def check(self) -> None:
         self.operand.check()

@@ -115,9 +115,7 @@ def _run_client(client: str, directory: Path, recorder: Recorder) -> None:
             try:
                 CHECKS[feature](scene, client)
             except Exception as error:
-                print(
-                    f"  {client}: {feature}: {''.join(traceback.format_exception_only(error)).strip()[:300]}"
-                )
+                print(f"  {client}: {feature}: {''.join(traceback.format_exception_only(error)).strip()[:300]}")
 
 
 def _run_mqadmin(directory: Path, recorder: Recorder) -> None:

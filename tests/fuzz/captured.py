@@ -70,8 +70,6 @@ def captured_as(header_type: HeaderType) -> tuple[Captured, ...]:
         elif not (header_type is HeaderType.BINARY and frame.header.code > 0x7FFF):
             header = replace(frame.header, ext=dict(text_ext(frame.header.ext)))
             found.append(
-                frame._replace(
-                    header=header, header_type=int(header_type), encoded=encode_header(header, header_type)
-                )
+                frame._replace(header=header, header_type=int(header_type), encoded=encode_header(header, header_type))
             )
     return tuple(found)

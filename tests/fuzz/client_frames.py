@@ -103,9 +103,7 @@ class _Asked(NamedTuple):
 
 
 class _Fuzzer:
-    def __init__(
-        self, header_type: HeaderType, form: Form, rng: Random, cases: int, outcome: Outcome
-    ) -> None:
+    def __init__(self, header_type: HeaderType, form: Form, rng: Random, cases: int, outcome: Outcome) -> None:
         self._header_type = header_type
         self._form = form
         self._signed = form is not Form.NONE
@@ -304,14 +302,10 @@ async def _challenged(stream: trio.SocketStream) -> SignedRequests:
         frames = reader.receive_data(bytes(await stream.receive_some()))
     given = SignatureChallenge.from_ext(decode_header(frames[0].header_type, frames[0].header).ext)
     assert given.challenge is not None, "access control is on"
-    return SignedRequests(
-        RequestSigner(USER, b64decode(given.challenge), lambda: time.time_ns() // 1_000_000)
-    )
+    return SignedRequests(RequestSigner(USER, b64decode(given.challenge), lambda: time.time_ns() // 1_000_000))
 
 
-async def _exchange(
-    stream: trio.SocketStream, parts: list[bytes], awaited: set[int], answers: list[Header]
-) -> str:
+async def _exchange(stream: trio.SocketStream, parts: list[bytes], awaited: set[int], answers: list[Header]) -> str:
     """Send, and read to the end, once the awaited answers have come.
 
     Args:

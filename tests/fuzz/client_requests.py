@@ -16,13 +16,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.wire.frames import decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value, value_text
-from reput_protocol.wire.signature import (
-    REPUT_SIGNATURE,
-    SIGNATURE,
-    Credentials,
-    RequestSigner,
-    signed_by,
-)
+from reput_protocol.wire.signature import REPUT_SIGNATURE, SIGNATURE, Credentials, RequestSigner, signed_by
 
 _AGAIN_SHARE: Final = 0.05
 _HEAD: Final = struct.Struct(">II")
@@ -59,9 +53,7 @@ class SignedRequests:
         header = replace(frame.header, ext=ext)
         self._signer.sign(header, frame.body)
         encoded = encode_frame(header, header_type)[8:]
-        self._contents[header.ext[REPUT_SIGNATURE]] = _content(
-            decode_header(header_type, encoded), frame.body
-        )
+        self._contents[header.ext[REPUT_SIGNATURE]] = _content(decode_header(header_type, encoded), frame.body)
         self.frames.append(frame._replace(header=header, encoded=encoded))
         return self.frames[-1]
 
@@ -176,9 +168,7 @@ def _is_header(encoded: bytes, header_type: HeaderType) -> bool:
 
 
 def _frame(header_type: HeaderType, encoded: bytes, body: bytes) -> bytes:
-    return b"".join(
-        (_HEAD.pack(4 + len(encoded) + len(body), int(header_type) << 24 | len(encoded)), encoded, body)
-    )
+    return b"".join((_HEAD.pack(4 + len(encoded) + len(body), int(header_type) << 24 | len(encoded)), encoded, body))
 
 
 def _signed(frame: Captured, user: Credentials, header_type: HeaderType) -> Captured:

@@ -21,34 +21,9 @@ _FIELDS: dict[int, Sequence[str]] = {
     code: () if row.header is None else row.header.__struct_encode_fields__ for code, row in REQUESTS.items()
 }
 _ALL_FIELDS = sorted({name for names in _FIELDS.values() for name in names})
-_NAMES = (
-    *TOPICS,
-    "%RETRY%g",
-    "%DLQ%g",
-    "SCHEDULE_TOPIC_XXXX",
-    "TBW102",
-    "a/b",
-    "\x1b[31m",
-    "g\u202e",
-    "x" * 300,
-    "",
-)
+_NAMES = (*TOPICS, "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "TBW102", "a/b", "\x1b[31m", "g\u202e", "x" * 300, "")
 _GROUPS = ("g", "h", "%SYS%", "a b", "")
-_NUMBERS: tuple[Value, ...] = (
-    0,
-    1,
-    2,
-    3,
-    32,
-    -1,
-    1 << 31,
-    -(1 << 63),
-    (1 << 64) - 1,
-    1.5,
-    float("inf"),
-    True,
-    None,
-)
+_NUMBERS: tuple[Value, ...] = (0, 1, 2, 3, 32, -1, 1 << 31, -(1 << 63), (1 << 64) - 1, 1.5, float("inf"), True, None)
 _TEXTS = (
     "0",
     "1",
@@ -97,9 +72,7 @@ def _frame(rng: Random) -> bytes:
     try:
         return encode_frame(header, header_type, body)
     except (ValueError, TypeError, OverflowError):  # such a value has no form in this header
-        header = Header(
-            header.code, header.opaque, flag, None, {name: str(value) for name, value in ext.items()}
-        )
+        header = Header(header.code, header.opaque, flag, None, {name: str(value) for name, value in ext.items()})
         return encode_frame(header, header_type, body)
 
 

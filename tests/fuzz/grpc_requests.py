@@ -10,14 +10,7 @@ from typing import Any
 
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.messages import duration_of, timestamp_of
-from support.grpc_client import (
-    GrpcClient,
-    ack_request,
-    consumer_settings,
-    message,
-    producer_settings,
-    receive_request,
-)
+from support.grpc_client import GrpcClient, ack_request, consumer_settings, message, producer_settings, receive_request
 
 
 async def samples(client: GrpcClient, topic: str) -> dict[str, Sequence[Any]]:
@@ -146,9 +139,7 @@ def _alter(message: Any, rng: random.Random) -> None:
 def _value(field: Any, rng: random.Random) -> Any:
     """Return any value of a field's type."""
     if field.cpp_type == field.CPPTYPE_STRING:
-        return (
-            rng.choice(TEXTS) if field.type == field.TYPE_STRING else rng.randbytes(rng.choice((0, 1, 500)))
-        )
+        return rng.choice(TEXTS) if field.type == field.TYPE_STRING else rng.randbytes(rng.choice((0, 1, 500)))
     if field.cpp_type in (field.CPPTYPE_BOOL, field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
         return rng.choice((0, 1))
     if field.cpp_type == field.CPPTYPE_ENUM:

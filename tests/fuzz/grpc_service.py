@@ -27,11 +27,7 @@ _AT_ONCE = 32
 _BATCH = 2_000
 _REQUEST_S = 60.0
 _TOPIC = "orders"
-_OPTIONS = {
-    "REPUT_TOPICS__AUTO_CREATE": "false",
-    "REPUT_GROUPS__AUTO_CREATE": "false",
-    "REPUT_STORE__FLUSH": "async",
-}
+_OPTIONS = {"REPUT_TOPICS__AUTO_CREATE": "false", "REPUT_GROUPS__AUTO_CREATE": "false", "REPUT_STORE__FLUSH": "async"}
 
 
 class _Method:

@@ -112,9 +112,7 @@ def http2(rng: Random) -> bytes:
     for _ in range(rng.choice((1, 3, 10, 100))):
         payload = rng.randbytes(rng.choice((0, 4, 5, 8, 40)))
         kind, stream = rng.randrange(11), rng.randrange(1 << 31)
-        frames.append(
-            len(payload).to_bytes(3) + bytes((kind, rng.randrange(256))) + stream.to_bytes(4) + payload
-        )
+        frames.append(len(payload).to_bytes(3) + bytes((kind, rng.randrange(256))) + stream.to_bytes(4) + payload)
     return begin + b"".join(frames)
 
 
@@ -139,9 +137,7 @@ def half(rng: Random) -> bytes:
 
 def noise(rng: Random) -> bytes:
     """Bytes of no protocol, or of TLS or of the broker's own."""
-    begin = rng.choice(
-        (b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\x00\x00\x00\x40\x00", b"\r\n", b"\n")
-    )
+    begin = rng.choice((b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\x00\x00\x00\x40\x00", b"\r\n", b"\n"))
     return begin + rng.randbytes(rng.choice((0, 1, 20, 300, 9000)))
 
 

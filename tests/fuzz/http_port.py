@@ -95,9 +95,7 @@ async def _fuzz(rng: Random, cases: int, outcome: Outcome) -> None:
         probe = _Client([_LIVEZ], None)
         await server.serve(probe, ("127.0.0.1", 1))
         if not probe.answer.endswith(b"\r\n\r\nok\n"):
-            outcome.violations.append(
-                f"/livez answers {bytes(probe.answer)!r} after {outcome.cases:,} inputs"
-            )
+            outcome.violations.append(f"/livez answers {bytes(probe.answer)!r} after {outcome.cases:,} inputs")
         before = before or Memory.now()
     assert before is not None
     outcome.note_memory(before)

@@ -73,9 +73,7 @@ def defects_in_the_log(outcome: Outcome) -> Iterator[None]:
     def judge(_logger: object, _method: str, event: Any) -> Any:
         error = event.get("exc_info") or ("a defect of" in event.get("hint", "") and event.get("detail"))
         if error and not outcome.enough:
-            outcome.violations.append(
-                f"{event['event']}: {event.get('path') or event.get('code')}: {error!r}"
-            )
+            outcome.violations.append(f"{event['event']}: {event.get('path') or event.get('code')}: {error!r}")
         raise structlog.DropEvent
 
     before = structlog.get_config()

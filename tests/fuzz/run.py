@@ -26,9 +26,7 @@ from fuzz.outcome import Outcome  # noqa: E402
 def main() -> int:
     """Parse the arguments, run, report."""
     parser = argparse.ArgumentParser(description="Send the broker what no client should.")
-    parser.add_argument(
-        "--cases", type=int, default=1_000_000, help="inputs; some kinds take a tenth or a fifth of it"
-    )
+    parser.add_argument("--cases", type=int, default=1_000_000, help="inputs; some kinds take a tenth or a fifth of it")
     parser.add_argument("--seed", type=int, default=None, help="repeat the inputs of an earlier run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="kinds at once (the processors)")
     parser.add_argument("--kind", default="", help="only kinds with this text in their name")

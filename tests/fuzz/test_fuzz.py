@@ -83,11 +83,7 @@ def test_sigterm_leaves_no_process_and_no_file(tmp_path: Path, kind: str) -> Non
     command = [sys.executable, str(Path(__file__).with_name("run.py")), "--kind", kind, "--jobs", "1"]
     with (tmp_path / "log").open("wb") as log:
         run = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-            start_new_session=True,
+            command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(tmp_path)}, start_new_session=True
         )
     said = (tmp_path / "log").read_text
     try:

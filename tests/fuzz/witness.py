@@ -15,10 +15,7 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.names import is_system_group
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
-from reput_protocol.wire.signature import (
-    Credentials,
-    signed_by,
-)
+from reput_protocol.wire.signature import Credentials, signed_by
 from support.raw_client import in_letters
 
 _PAUSE_S: Final = 0.02
@@ -34,12 +31,7 @@ _CREATED: Final = (
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         "groupName",
     ),
-    (
-        "topicConfigTable",
-        RequestCode.GET_ALL_TOPIC_CONFIG,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        "topic",
-    ),
+    ("topicConfigTable", RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.DELETE_TOPIC_IN_BROKER, "topic"),
 )
 
 
@@ -104,13 +96,7 @@ class Witness:
             await self._restore()
         assert header.code == ResponseCode.SUCCESS, header
         assert header.ext["queueOffset"] == str(self.received), header
-        pull = {
-            "consumerGroup": _GROUP,
-            "topic": self._topic,
-            "queueId": "0",
-            "maxMsgNums": "1",
-            "sysFlag": "4",
-        }
+        pull = {"consumerGroup": _GROUP, "topic": self._topic, "queueId": "0", "maxMsgNums": "1", "sysFlag": "4"}
         while True:
             header, records = await self._ask(
                 RequestCode.PULL_MESSAGE,
@@ -130,9 +116,7 @@ class Witness:
         for table, listing, deletion, name_field in _CREATED:
             while True:
                 _, body = await self._ask(listing, {})
-                names = [
-                    name for name in json.loads(body)[table] if name not in own and not is_system_group(name)
-                ]
+                names = [name for name in json.loads(body)[table] if name not in own and not is_system_group(name)]
                 if not names:
                     break
                 for name in names:
@@ -142,11 +126,7 @@ class Witness:
 
     async def _restore(self) -> None:
         queues: dict[str, Value] = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
-        more: dict[str, Value] = {
-            "topic": self._topic,
-            "defaultTopic": "TBW102",
-            "topicFilterType": "SINGLE_TAG",
-        }
+        more: dict[str, Value] = {"topic": self._topic, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
         await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**queues, **more})
         await self._ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
         await self._ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=6\n")

@@ -45,9 +45,7 @@ _TEXTS = (
 
 def main() -> int:
     """Parse the arguments, compile, run, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=None, help="repeat the inputs of an earlier run")
     parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
@@ -58,9 +56,7 @@ def main() -> int:
         return _fuzz(arguments.library, arguments.cases, arguments.compared, seed)
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="reput-kernel-") as directory:
-        builds = [
-            _start(how, Path(directory), arguments.cases // 2, seed) for how in ("sanitized", "checked")
-        ]
+        builds = [_start(how, Path(directory), arguments.cases // 2, seed) for how in ("sanitized", "checked")]
         codes = [build.wait() for build in builds]
     print("FAILED" if any(codes) else "no report")
     return 1 if any(codes) else 0
@@ -75,20 +71,9 @@ def _start(how: str, directory: Path, cases: int, seed: int) -> subprocess.Popen
     os.environ["REPUT_KERNEL_CFLAGS"] = _SANITIZER if how == "sanitized" else ""
     library = compile_kernel(KERNEL, place, checked=how == "checked")[0].parent
     if how == "sanitized":
-        found = subprocess.run(
-            ["cc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
-        )
+        found = subprocess.run(["cc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
         environment |= {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"}
-    command = [
-        sys.executable,
-        __file__,
-        "--library",
-        str(library),
-        "--cases",
-        str(cases),
-        "--seed",
-        str(seed),
-    ]
+    command = [sys.executable, __file__, "--library", str(library), "--cases", str(cases), "--seed", str(seed)]
     return subprocess.Popen(command, env=environment)
 
 
@@ -132,9 +117,7 @@ def _read(kernel: SimpleNamespace, kind: str, data: bytearray, choice: float) ->
         except Exception as refused:
             return [None, *map(str, refused.args)]
         patched = bytearray(data)
-        kernel.patch_block(
-            patched, 0, len(patched), 7, 1, 4096, 1_700_000_000_000, bytes(range(16)), sealed > 0
-        )
+        kernel.patch_block(patched, 0, len(patched), 7, 1, 4096, 1_700_000_000_000, bytes(range(16)), sealed > 0)
         return [sealed, bytes(patched), *_follow(kernel, patched, 0, 4096)]
     if kind == "fields":
         try:
@@ -231,12 +214,7 @@ def _read_columns(kernel: SimpleNamespace, data: bytearray, table: array[int], s
     units = array("q", [number if at % 4 != 3 else number & 1 for at, number in enumerate(units)])
     places = kernel.property_places(data, table, b"KEYS")
     found: list[Any] = [*kernel.property_columns(data, table), places]
-    for values in (
-        (places, 0, 2),
-        (table, 12, 24),
-        (table, 18, 24),
-        (table, 5, 24),
-    ):
+    for values in ((places, 0, 2), (table, 12, 24), (table, 18, 24), (table, 5, 24)):
         try:
             found.append(kernel.distinct(data, *values))
             found.append(kernel.gather(data, *values, True, {1: b"another value"}))
@@ -263,9 +241,7 @@ def _encode_columns(kernel: SimpleNamespace, data: bytearray, choice: float) -> 
     found: list[Any] = []
     is_set = b"" if choice < 0.5 else b"\1\1\0\1\1"
     try:
-        texts, edges = kernel.property_texts(
-            3, text, tags, text, keys, text, six[0], text, six[1], is_set, entries
-        )
+        texts, edges = kernel.property_texts(3, text, tags, text, keys, text, six[0], text, six[1], is_set, entries)
         found += [bytes(texts[: edges[-1]]), edges]
         one, rest = array("q", [7]), (text, bodies, texts, edges)
         arguments = (one, one, int(choice * 4), 300, -626_843_481, b"\x06orders", 3, ids)
@@ -281,18 +257,13 @@ def _read_index(kernel: SimpleNamespace, data: bytearray, choice: float) -> list
     keys = array("q", (7, 100, T0, 12, 200, T0 - 5000, (1 << 31) - 1, 300, T0 + (1 << 43), -3, 300, T0))
     stop = int(choice * 100) % 6
     try:
-        found = [
-            kernel.follow_chain(file, _SLOTS, _ENTRIES, number, 7, 1 + number % 3) for number in range(-1, 14)
-        ]
+        found = [kernel.follow_chain(file, _SLOTS, _ENTRIES, number, 7, 1 + number % 3) for number in range(-1, 14)]
         slots = range(-1, 3), range(4, 7), range(10, 300)
         found += [kernel.fitting_slots(file, at[0], at[-1], 1 + at[0] % 2, 2, 100, 200) for at in slots]
         found.append(kernel.index_chains(file, _SLOTS, int(choice * 14), 3))
         entries, start = file[40 + 4 * _SLOTS + 20 :][: 20 * stop], int(choice * 10) % 3
         found.append(kernel.are_entries_of(entries, keys, start))
-        found += [
-            kernel.wrong_seconds(entries, keys, start, begin)
-            for begin in (-(1 << 63), T0 - 9999, (1 << 63) - 1)
-        ]
+        found += [kernel.wrong_seconds(entries, keys, start, begin) for begin in (-(1 << 63), T0 - 9999, (1 << 63) - 1)]
         found.append(kernel.seconds_ascend(file, _SLOTS, _ENTRIES, 0, int(choice * 15)))
         inserted = kernel.insert_keys(file, _SLOTS, _ENTRIES, keys, 0, stop, int(choice * 14), T0 - 100, T0)
     except ValueError as refused:
@@ -313,9 +284,7 @@ def _read_units(kernel: SimpleNamespace, units: bytearray, choice: float) -> lis
         kernel.files_of_units(units, 0, 1 << 62, 1024),
         kernel.valid_units(units, 3000),
         kernel.address_units(units, 0),
-        kernel.stray_units(
-            units, 150, -1 if choice < 0.3 else 2000, choice < 0.5, array("q", (900, 1100, 7))
-        ),
+        kernel.stray_units(units, 150, -1 if choice < 0.3 else 2000, choice < 0.5, array("q", (900, 1100, 7))),
         differing,
     ]
 
@@ -390,9 +359,7 @@ def _samples() -> list[tuple[str, bytes]]:
         samples.append(("columns", _columns_sample(rng)))
         numbers = [rng.choice([0, -1, 1, 5, 7, 11, 300, 1 << 31]) for _ in range(120)]
         index = struct.pack(">qqqqii", T0, T0, 100, 200, 3, 7)
-        index += b"".join(
-            struct.pack(">I", number & 0xFFFF_FFFF) for number in numbers[: _SLOTS + 5 * _ENTRIES]
-        )
+        index += b"".join(struct.pack(">I", number & 0xFFFF_FFFF) for number in numbers[: _SLOTS + 5 * _ENTRIES])
         samples.append(("index", index))
         places = [rng.choice([100, 200, 300, 1000, 2040, 4990, 1 << 62]) for _ in range(6)]
         codes = [rng.choice([-7, 0, 99, 5, -(1 << 63), -(1 << 31) - 1]) for _ in places]
@@ -402,9 +369,7 @@ def _samples() -> list[tuple[str, bytes]]:
         ]
         samples.append(("units", b"".join(units)))
         timers = [
-            struct.pack(
-                ">iqiqiqiiq", 52, -1, rng.randrange(8), T0, rng.randrange(-9, 9999), place, 100, code & 7, 0
-            )
+            struct.pack(">iqiqiqiiq", 52, -1, rng.randrange(8), T0, rng.randrange(-9, 9999), place, 100, code & 7, 0)
             for place, code in zip(places, codes, strict=True)
         ]
         samples.append(("timers", b"".join(timers)))

@@ -33,12 +33,7 @@ AVRO = {
         {"name": "placed", "type": {"type": "long", "logicalType": "timestamp-millis"}},
     ],
 }  # fmt: skip
-JSON = {
-    "title": "Order",
-    "type": "object",
-    "properties": {"number": {"type": "integer"}},
-    "required": ["number"],
-}
+JSON = {"title": "Order", "type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 PLACED = datetime(2026, 1, 2, 3, 4, 5, 6000, UTC)
 VALUES = [
     {"number": 7, "customer": "Ada", "lines": [{"article": "tea", "count": 3}] * 2, "placed": PLACED},

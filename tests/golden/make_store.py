@@ -42,9 +42,7 @@ def fill(address: str) -> dict[str, Any]:
 
         for number in range(90):
             body = b"order %d " % number + b"." * 150
-            message = Message(
-                "orders", body, tag=f"tag{number % 3}", keys=[f"k{number}"], properties={"a": "b"}
-            )
+            message = Message("orders", body, tag=f"tag{number % 3}", keys=[f"k{number}"], properties={"a": "b"})
             producer.send(message, queue_id=number % 2)
             expected["topics"].setdefault(f"orders/{number % 2}", []).append(body.decode())
         producer.send(Message("gone", b"deleted"))
@@ -101,9 +99,7 @@ def fill_rocketmq(apache: Any) -> dict[str, Any]:
     expected: dict[str, Any] = {"topics": {}, "offsets": {}, "half": []}
     for number in range(90):
         body = f"order {number} " + "." * 150
-        apache.put(
-            [Sent("orders", number % 2, body.encode(), {"TAGS": f"tag{number % 3}", "KEYS": f"k{number}"})]
-        )
+        apache.put([Sent("orders", number % 2, body.encode(), {"TAGS": f"tag{number % 3}", "KEYS": f"k{number}"})])
         expected["topics"].setdefault(f"orders/{number % 2}", []).append(body)
     expected["delayed"] = [f"delayed {number}" for number in range(6)]
     later_ms = time.time_ns() // 1_000_000 + 3_600_000

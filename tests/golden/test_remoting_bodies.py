@@ -60,9 +60,7 @@ GROUP_TEXT = (
 
 GENUINE: list[tuple[Any, str]] = [
     (
-        HeartbeatData(
-            "127.0.0.1@1234#5678", [ConsumerData("CG", subscriptions=[SUBSCRIPTION])], [ProducerData("PG")]
-        ),
+        HeartbeatData("127.0.0.1@1234#5678", [ConsumerData("CG", subscriptions=[SUBSCRIPTION])], [ProducerData("PG")]),
         '{"clientID":"127.0.0.1@1234#5678","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",'
         '"consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING","subscriptionDataSet":['
         + SUBSCRIPTION_TEXT
@@ -72,10 +70,7 @@ GENUINE: list[tuple[Any, str]] = [
         CheckClientBody("cid", "CG", SUBSCRIPTION),
         f'{{"clientId":"cid","group":"CG","subscriptionData":{SUBSCRIPTION_TEXT}}}',
     ),
-    (
-        ConsumerList(["127.0.0.1@1#2", "127.0.0.1@3#4"]),
-        '{"consumerIdList":["127.0.0.1@1#2","127.0.0.1@3#4"]}',
-    ),
+    (ConsumerList(["127.0.0.1@1#2", "127.0.0.1@3#4"]), '{"consumerIdList":["127.0.0.1@1#2","127.0.0.1@3#4"]}'),
     (
         LockBatchBody("cid", "CG", [QUEUE]),
         f'{{"clientId":"cid","consumerGroup":"CG","mqSet":[{QUEUE_TEXT}],"onlyThisBroker":false}}',
@@ -97,8 +92,7 @@ GENUINE: list[tuple[Any, str]] = [
     (SubscriptionGroupConfig("CG"), GROUP_TEXT),
     (
         SubscriptionGroupTable(
-            {"CG": SubscriptionGroupConfig("CG")},
-            {"counter": 0, "stateVersion": 0, "timestamp": 1700000000000},
+            {"CG": SubscriptionGroupConfig("CG")}, {"counter": 0, "stateVersion": 0, "timestamp": 1700000000000}
         ),
         '{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":1700000000000},"forbiddenTable":{},'
         f'"subscriptionGroupTable":{{"CG":{GROUP_TEXT}}}}}',
@@ -114,10 +108,7 @@ GENUINE: list[tuple[Any, str]] = [
         '{"consumeTimeSpanSet":[{"consumeTimeStamp":2,"delayTime":0,"maxTimeStamp":2,"messageQueue":'
         f'{QUEUE_TEXT},"minTimeStamp":1}}]}}',
     ),
-    (
-        ConsumerStatusBody({QUEUE: 5}),
-        f'{{"consumerTable":{{}},"messageQueueTable":{{{QUEUE_TEXT}:5}}}}',
-    ),
+    (ConsumerStatusBody({QUEUE: 5}), f'{{"consumerTable":{{}},"messageQueueTable":{{{QUEUE_TEXT}:5}}}}'),
     (
         QuerySubscriptionBody("CG", "TopicTest", SUBSCRIPTION),
         f'{{"group":"CG","subscriptionData":{SUBSCRIPTION_TEXT},"topic":"TopicTest"}}',

@@ -8,13 +8,7 @@ from reput_protocol.commands.pull import PullMessageResult
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.commands.topic import RouteHeader
 from reput_protocol.kernel.tables import java_hash
-from reput_protocol.wire.frames import (
-    FrameReader,
-    decode_header,
-    encode_frame,
-    encode_frame_head,
-    encode_header,
-)
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame, encode_frame_head, encode_header
 from reput_protocol.wire.header import Header, HeaderType
 
 ROUTE_JSON = bytes.fromhex(
@@ -99,9 +93,7 @@ SENT = SendMessageResult("7F00000100002A9F0000000000000000", 1, 0, "AC1100010000
             SEND_JSON,
             HeaderType.JSON,
             # The letters come in alphabetical order, as Java's hash map has them.
-            Header(
-                310, 8, ext=dict(sorted(SEND.to_ext_v2(HeaderType.JSON).items())), language=0, version=479
-            ),
+            Header(310, 8, ext=dict(sorted(SEND.to_ext_v2(HeaderType.JSON).items())), language=0, version=479),
             b"Hello",
         ),
         (
@@ -135,9 +127,7 @@ def test_frames_both_ways(frame: bytes, header_type: HeaderType, header: Header,
 
 def test_the_head_of_a_pull_answer() -> None:
     fields = PullMessageResult(7, 0, 7).to_ext(HeaderType.JSON)
-    ext = {
-        name: fields[name] for name in ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
-    }
+    ext = {name: fields[name] for name in ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")}
     header = Header(0, 9, 1, "FOUND", ext, 0, 479)
     assert encode_frame_head(header, HeaderType.JSON, 268).hex() == PULLED_JSON_HEAD.hex()
     (received,) = FrameReader().receive_data(PULLED_JSON_HEAD + bytes(268))
@@ -154,13 +144,9 @@ def test_typed_headers_read_the_vectors() -> None:
     assert SendMessageResult.from_ext(decode_header(0, sent.header).ext) == SENT
     for frame in (ROUTE_JSON, ROUTE_BINARY, ROUTE_MSGPACK):
         (route,) = FrameReader().receive_data(frame)
-        assert RouteHeader.from_ext(decode_header(route.header_type, route.header).ext) == RouteHeader(
-            "TopicTest"
-        )
+        assert RouteHeader.from_ext(decode_header(route.header_type, route.header).ext) == RouteHeader("TopicTest")
 
 
-@pytest.mark.parametrize(
-    ("tag", "value"), [("TagA", 2598919), ("TagB", 2598920), ("order-created", -392709271)]
-)
+@pytest.mark.parametrize(("tag", "value"), [("TagA", 2598919), ("TagB", 2598920), ("order-created", -392709271)])
 def test_tag_hashes(tag: str, value: int) -> None:
     assert java_hash(tag) == value

@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from reput_protocol.codes import (
-    ConsumeFromWhere,
-    ConsumeType,
-    MessageModel,
-    PullSysFlag,
-    RequestCode,
-    TransactionState,
-)
+from reput_protocol.codes import ConsumeFromWhere, ConsumeType, MessageModel, PullSysFlag, RequestCode, TransactionState
 from reput_protocol.commands.base import CommandHeader
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.group import (
@@ -70,16 +63,12 @@ def test_a_java_producer() -> None:
     beat = heartbeat(
         clientID=JAVA_ID, consumerDataSet=[], heartbeatFingerprint=0, producerDataSet=groups, withoutSub=False
     )
-    assert beat == HeartbeatData(
-        JAVA_ID, producers=[ProducerData("PG"), ProducerData("CLIENT_INNER_PRODUCER")]
-    )
+    assert beat == HeartbeatData(JAVA_ID, producers=[ProducerData("PG"), ProducerData("CLIENT_INNER_PRODUCER")])
     leaving = captured(35, {"clientID": JAVA_ID, "producerGroup": "PG"})
     assert UnregisterClientHeader.from_ext(leaving.ext) == UnregisterClientHeader(JAVA_ID, "PG")
 
 
-@pytest.mark.parametrize(
-    "newer", [{}, {"heartbeatFingerprint": 0, "withoutSub": False}], ids=["4.9.8", "5.x"]
-)
+@pytest.mark.parametrize("newer", [{}, {"heartbeatFingerprint": 0, "withoutSub": False}], ids=["4.9.8", "5.x"])
 def test_a_java_push_consumer(newer: dict[str, Any]) -> None:
     beat = heartbeat(clientID=JAVA_ID, consumerDataSet=[consumer()], producerDataSet=[], **newer)
     (group,) = beat.consumers
@@ -103,9 +92,7 @@ def test_a_java_push_consumer(newer: dict[str, Any]) -> None:
     # At its end it leaves the group, and only then sends its offsets, unanswered.
     leaving = captured(35, {"clientID": JAVA_ID, "consumerGroup": "G"})
     assert UnregisterClientHeader.from_ext(leaving.ext).consumer_group == "G"
-    commit = captured(
-        15, {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "12"}, flag=ONEWAY_FLAG
-    )
+    commit = captured(15, {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "12"}, flag=ONEWAY_FLAG)
     assert commit.is_oneway
     assert UpdateConsumerOffsetHeader.from_ext(commit.ext) == UpdateConsumerOffsetHeader("G", "T", 0, 12)
 
@@ -140,9 +127,7 @@ def test_a_java_broadcasting_consumer_has_an_id_that_others_on_its_host_share() 
 
 def test_a_java_lite_pull_consumer() -> None:
     beat = heartbeat(
-        clientID=JAVA_ID + "@STREAM",
-        consumerDataSet=[consumer(consumeType="CONSUME_ACTIVELY")],
-        producerDataSet=[],
+        clientID=JAVA_ID + "@STREAM", consumerDataSet=[consumer(consumeType="CONSUME_ACTIVELY")], producerDataSet=[]
     )
     assert beat.consumers[0].consume_type is ConsumeType.CONSUME_ACTIVELY
     pull = captured(
@@ -160,19 +145,10 @@ def test_a_java_lite_pull_consumer() -> None:
 
 
 def test_an_sql_subscription_is_judged_before_the_first_heartbeat() -> None:
-    subscription = {
-        "topic": "T",
-        "subString": "a > 5",
-        "expressionType": "SQL92",
-        "subVersion": 1700000000000,
-    }
+    subscription = {"topic": "T", "subString": "a > 5", "expressionType": "SQL92", "subVersion": 1700000000000}
     text = {"clientId": JAVA_ID, "group": "G", "namespace": None, "subscriptionData": subscription}
     body = CheckClientBody.from_json(json.dumps(text).encode())
-    assert (body.group, body.subscription.expression_type, body.subscription.sub_string) == (
-        "G",
-        "SQL92",
-        "a > 5",
-    )
+    assert (body.group, body.subscription.expression_type, body.subscription.sub_string) == ("G", "SQL92", "a > 5")
 
 
 @pytest.mark.parametrize("flag", [ONEWAY_FLAG, 0], ids=["java", "go"])

@@ -35,8 +35,7 @@ V1_CRC_UNIT = bytes.fromhex("5f5f43524333322301 34323938313930383831 02")
 
 
 @pytest.mark.parametrize(
-    ("data", "value"),
-    [(b"", 0), (b"a", 0x68B7BE43), (b"hello", 0x3610A686), (b"Hello RocketMQ", 0x69C865ED)],
+    ("data", "value"), [(b"", 0), (b"a", 0x68B7BE43), (b"hello", 0x3610A686), (b"Hello RocketMQ", 0x69C865ED)]
 )
 def test_crc(data: bytes, value: int) -> None:
     assert crc31(data) == value
@@ -69,9 +68,7 @@ def test_record_with_checksum_property() -> None:
     for queue_offset, store_timestamp_ms in ((77, 1), (5, BORN_AT + 123)):
         hosts = V1.born_host.packed() + V1.store_host.packed()
         patch_block(buffer, 0, len(buffer), queue_offset, 1, 4096, store_timestamp_ms, hosts, True)
-        assert (
-            scan_record(buffer, 0, 146, check_crc=True, check_properties_crc=True).status is ScanStatus.RECORD
-        )
+        assert scan_record(buffer, 0, 146, check_crc=True, check_properties_crc=True).status is ScanStatus.RECORD
     assert buffer == encoded
 
 

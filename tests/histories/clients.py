@@ -106,15 +106,12 @@ class Clients:
         """Wait until the producers have sent something, and the bystander has it."""
         bystander, producer = self.members[0], self.producer
         assert producer is not None
-        self._until(
-            "sent", lambda: self._has_noted(producer, "acked") and self._has_noted(bystander, "handled")
-        )
+        self._until("sent", lambda: self._has_noted(producer, "acked") and self._has_noted(bystander, "handled"))
 
     def until_it_listens(self, child: Child) -> None:
         """Wait until a process that was started hears signals, if it is there still."""
         self._until(
-            f"begun as {child.name}",
-            lambda: self._has_noted(child, "start") or child.process.poll() is not None,
+            f"begun as {child.name}", lambda: self._has_noted(child, "start") or child.process.poll() is not None
         )
 
     def _until(self, what: str, condition: Callable[[], bool]) -> None:

@@ -119,10 +119,7 @@ class Member:
                 await anyio.sleep(JOIN_AGAIN_S)
 
     async def _consume(self, until_leaving: Callable[[], Awaitable[None]]) -> None:
-        async with (
-            reput_client.Consumer(self.address, **self.options) as consumer,
-            anyio.create_task_group() as tasks,
-        ):
+        async with reput_client.Consumer(self.address, **self.options) as consumer, anyio.create_task_group() as tasks:
             self.note("start", group=self.group)
 
             async def watch() -> None:

@@ -70,10 +70,7 @@ class Recorder:
     def note(self, what: str, **facts: Any) -> float:
         """Write an event down; return its time."""
         at = time.monotonic()
-        os.write(
-            self._file,
-            (json.dumps({"at": round(at, 6), "who": self.who, "what": what, **facts}) + "\n").encode(),
-        )
+        os.write(self._file, (json.dumps({"at": round(at, 6), "who": self.who, "what": what, **facts}) + "\n").encode())
         return at
 
     def close(self) -> None:

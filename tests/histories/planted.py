@@ -71,13 +71,7 @@ def commit_goes_back() -> None:
     real = ConsumerOffsetManager.commit
 
     def careless(
-        self: ConsumerOffsetManager,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        increase_only: bool = False,
+        self: ConsumerOffsetManager, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
     ) -> None:
         if _chance.random() < 0.3:
             offset, increase_only = max(0, offset - 3), False
@@ -116,9 +110,7 @@ def retry_dropped() -> None:
 
     real = SendBackProcessor._store_it
 
-    def forgetful(
-        self: SendBackProcessor, request: Any, key: Any, returned: Any, record: Any, look: bool
-    ) -> Any:
+    def forgetful(self: SendBackProcessor, request: Any, key: Any, returned: Any, record: Any, look: bool) -> Any:
         if not returned.is_dead_letter and _chance.random() < 0.5:
             return Response()
         return real(self, request, key, returned, record, look)
@@ -280,9 +272,7 @@ BUGS: Final = planted_bugs.table_of(
         Bug(dead_member_stays, ("lost",), first=("kill", "kill", "kill")),
         Bug(commit_goes_back, ("offset went back",)),
         Bug(lock_given_twice, ("lock given twice", "one at a time"), weights=_ORDERS_CHANGE_HANDS),
-        Bug(
-            lock_never_free, ("lost",), first=("leave", "kill", "leave", "join"), weights=_ORDERS_CHANGE_HANDS
-        ),
+        Bug(lock_never_free, ("lost",), first=("leave", "kill", "leave", "join"), weights=_ORDERS_CHANGE_HANDS),
         Bug(retry_dropped, ("retry dropped",)),
         Bug(retry_early, ("retry early",), kinds="ok=80,hangs=20"),
         Bug(retry_to_another_group, ("bystander",)),
@@ -291,12 +281,7 @@ BUGS: Final = planted_bugs.table_of(
         Bug(delayed_twice, ("delayed once",), weights={"kill-broker": 1}),
         Bug(half_message_delivered, ("half message",)),
         # Two kills, then quiet: what was put before is put once more now and then.
-        Bug(
-            deduplication_forgotten,
-            ("deduplicated",),
-            first=("kill-broker", "kill-broker"),
-            weights={"join": 1},
-        ),
+        Bug(deduplication_forgotten, ("deduplicated",), first=("kill-broker", "kill-broker"), weights={"join": 1}),
         Bug(committed_too_soon, ("commit",), broker=False),
         Bug(owned_twice, ("owned twice", "duplicate"), broker=False),
         Bug(takes_at_once, ("taken too soon",), broker=False, weights=_ORDERS_CHANGE_HANDS),

@@ -74,9 +74,7 @@ class _Producers:
 
     def _guarded(self, work: Callable[[random.Random], None]) -> None:
         chance = random.Random(f"{self._seed} {work.__name__}")
-        while (
-            not self._ended.is_set()
-        ):  # also once nothing is to be sent any more: the broker may have questions
+        while not self._ended.is_set():  # also once nothing is to be sent any more: the broker may have questions
             try:
                 work(chance)
             except ReputError as error:  # no broker to connect to
@@ -124,9 +122,7 @@ class _Producers:
                     uid, kind = chance.choice(before)
                 else:
                     uid, kind = f"{self._name}-o{number}", self._kind(chance)
-                message = Message(
-                    terms.ORDERS, Body(uid, kind).encode(), unique_id=uid if deduplicated else None
-                )
+                message = Message(terms.ORDERS, Body(uid, kind).encode(), unique_id=uid if deduplicated else None)
                 stored = self._put(
                     terms.ORDERS,
                     uid,
@@ -143,9 +139,7 @@ class _Producers:
                 if not self._pause(chance):
                     return
                 uid, kind = f"{self._name}-s{number}", self._kind(chance)
-                kind = (
-                    terms.FAILS_ONCE if kind == terms.FAILS_TWICE else kind
-                )  # in order that is a dead letter
+                kind = terms.FAILS_ONCE if kind == terms.FAILS_TWICE else kind  # in order that is a dead letter
                 message = Message(terms.STEPS, Body(uid, kind).encode())
                 queue_id = chance.randrange(terms.TOPICS[terms.STEPS])
                 self._put(terms.STEPS, uid, kind, partial(producer.send, message, queue_id=queue_id))
@@ -165,12 +159,7 @@ class _Producers:
                     delay_s = chance.uniform(0.3, 6.0)
                     message = Message(terms.LATER, body, delay_s=delay_s, unique_id=uid)
                 self._put(
-                    terms.LATER,
-                    uid,
-                    terms.OK,
-                    partial(producer.send, message),
-                    delay_s=delay_s,
-                    deduplicated=True,
+                    terms.LATER, uid, terms.OK, partial(producer.send, message), delay_s=delay_s, deduplicated=True
                 )
 
     def _deals(self, chance: random.Random) -> None:
@@ -210,9 +199,7 @@ def main() -> None:
     for name in ("name", "address", "history"):
         parser.add_argument(name)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument(
-        "--pause", type=float, default=0.06, help="mean time between two puts of each producer"
-    )
+    parser.add_argument("--pause", type=float, default=0.06, help="mean time between two puts of each producer")
     parser.add_argument("--kinds", default="ok=90,fails1=4,fails2=2,poison=2,hangs=2")
     arguments = parser.parse_args()
     recorder = Recorder(Path(arguments.history), arguments.name)

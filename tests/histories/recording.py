@@ -42,12 +42,8 @@ class Outcome:
     def line(self) -> str:
         """Return the numbers."""
         counts = "  ".join(f"{name}={self.counts[name]}" for name in _SHOWN)
-        reasons = ", ".join(
-            f"{count} {reason}" for reason, count in self.reasons.most_common() if reason != AGAIN_HERE
-        )
-        return f"{counts}  violations={len(self.violations)}" + (
-            f"  (duplicates: {reasons})" if reasons else ""
-        )
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.most_common() if reason != AGAIN_HERE)
+        return f"{counts}  violations={len(self.violations)}" + (f"  (duplicates: {reasons})" if reasons else "")
 
 
 def record(
@@ -108,8 +104,6 @@ def _counts(facts: Facts, reasons: Counter[str]) -> Counter[str]:
         dead_letters=sum(len(facts.dead_letters(group)) for group in terms.GROUPS),
         delayed=len(facts.stored_in(terms.LATER)),
         committed=len(facts.stored_in(terms.DEALS)),
-        rolled_back=sum(
-            put.kind in terms.ROLLED_BACK and put.uid in facts.decided for put in facts.puts.values()
-        ),
+        rolled_back=sum(put.kind in terms.ROLLED_BACK and put.uid in facts.decided for put in facts.puts.values()),
         stood_still=what["stood"],
     )

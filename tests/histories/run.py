@@ -32,16 +32,12 @@ _SHOWN = 10
 def main() -> int:
     """Parse the arguments, run, report."""
     parser = argparse.ArgumentParser(description="Churn groups and a broker, record everything, judge it.")
-    parser.add_argument(
-        "--minutes", type=float, default=3.0, help="of churn; the settling after it comes on top"
-    )
+    parser.add_argument("--minutes", type=float, default=3.0, help="of churn; the settling after it comes on top")
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
     add_bug_option(parser, [*planted.BUGS])
     parser.add_argument("--keep", type=Path, help="a directory to leave all histories in")
     arguments = parser.parse_args()
-    logging.getLogger("reput_client").setLevel(
-        logging.CRITICAL
-    )  # the auditors' connections end with the broker's
+    logging.getLogger("reput_client").setLevel(logging.CRITICAL)  # the auditors' connections end with the broker's
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its end is that of all its processes
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     if arguments.keep is not None:
@@ -87,11 +83,7 @@ def _run_planted(names: list[str], seed: int, keep: Path | None) -> int:
         violations = tried.outcome.violations
         caught += tried.caught
         found = next((violation for violation in violations if violation.rule in bug.rules), None)
-        what = (
-            f"caught after {tried.histories} by {found.rule!r}"
-            if found
-            else f"NOT CAUGHT in {tried.histories}"
-        )
+        what = f"caught after {tried.histories} by {found.rule!r}" if found else f"NOT CAUGHT in {tried.histories}"
         print(f"{name} ({bug.story}): {what}", flush=True)
         if found:
             print(f"    {str(found)[:240]}")

@@ -28,9 +28,7 @@ ENVIRONMENT = {
 class Scene(Clients):
     """The clients, and a broker that is ended and started again."""
 
-    def __init__(
-        self, directory: Path, *, seed: int, bug: str | None = None, kinds: str | None = None
-    ) -> None:
+    def __init__(self, directory: Path, *, seed: int, bug: str | None = None, kinds: str | None = None) -> None:
         planted = ["--bug", bug] if bug else []
         history = str(directory / "events" / "broker.jsonl")
         self.broker = BrokerProcess(

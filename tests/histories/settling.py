@@ -22,10 +22,7 @@ from reput_protocol.names import dlq_topic, retry_topic
 
 _LOOK_S: Final = 0.3
 _WATCH_S: Final = 0.5
-AUDITED: Final = (
-    *terms.TOPICS,
-    *(name for group in terms.GROUPS for name in (retry_topic(group), dlq_topic(group))),
-)
+AUDITED: Final = (*terms.TOPICS, *(name for group in terms.GROUPS for name in (retry_topic(group), dlq_topic(group))))
 """All topics that there may be."""
 
 
@@ -69,12 +66,7 @@ class Settled:
             topic, kind = self._puts[uid]
             for group, topics in terms.GROUPS.items():
                 dies = kind == terms.POISON and group != terms.BYSTANDER
-                if (
-                    topic in topics
-                    and kind not in terms.ROLLED_BACK
-                    and not dies
-                    and uid not in self._handled[group]
-                ):
+                if topic in topics and kind not in terms.ROLLED_BACK and not dies and uid not in self._handled[group]:
                     found.append(f"{uid} {kind} in {group}")
         return found[:5] or self._missing_at_broker()
 
@@ -108,9 +100,7 @@ class CommitWatch:
         self._thread.start()
 
     def _run(self) -> None:
-        consumers = {
-            group: PullConsumer(self._scene.address, group=group, timeout_s=5.0) for group in terms.GROUPS
-        }
+        consumers = {group: PullConsumer(self._scene.address, group=group, timeout_s=5.0) for group in terms.GROUPS}
         for consumer in consumers.values():
             consumer.__enter__()
         while not self._over.wait(_WATCH_S):

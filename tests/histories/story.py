@@ -77,9 +77,7 @@ class Story:
         **facts: Any,
     ) -> None:
         """A message is put, stored, acknowledged."""
-        at = self.note(
-            "p1", "put", uid=uid, topic=topic, kind=kind, wall_ms=int(1000 * self.now) + 10, **facts
-        )
+        at = self.note("p1", "put", uid=uid, topic=topic, kind=kind, wall_ms=int(1000 * self.now) + 10, **facts)
         self.places[uid] = (topic, self._ends[topic], kind)
         if stored:
             self.store(topic, uid, kind, at=at + facts.get("delay_s", 0.0))
@@ -126,9 +124,7 @@ class Story:
         self.end(who, uid, "back", level=level, **where)
         self.end(who, uid, "backed", level=level, **where)
 
-    def come_back(
-        self, who: str, uid: str, attempt: int, *, after_s: float = 1.1, how: str = "handle"
-    ) -> None:
+    def come_back(self, who: str, uid: str, attempt: int, *, after_s: float = 1.1, how: str = "handle") -> None:
         """A message comes out of the retry topic, after a while."""
         self.wait(after_s)
         topic = retry_topic(MEMBERS[who])
@@ -198,9 +194,7 @@ class Story:
         stored = [Event(self.now, event.who, event.what, event.facts) for event in self._stored]
         return {violation.rule for violation in judge([*self.events, *stored])[1]}
 
-    def _facts(
-        self, who: str, uid: str, topic: str | None, offset: int | None, attempt: int
-    ) -> dict[str, Any]:
+    def _facts(self, who: str, uid: str, topic: str | None, offset: int | None, attempt: int) -> dict[str, Any]:
         place = self.places[uid]
         return {
             "group": MEMBERS[who],

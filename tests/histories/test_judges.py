@@ -242,11 +242,7 @@ def test_a_master_acknowledges_nothing_that_it_stored_after_the_next_one_led(sto
     story.put("a-o1")
     story.handle("m1", "a-o1")
     story.events = [event for event in story.events if event.what != "acked"]
-    for who, epoch, wall_ms in (
-        ("b1", 1, 1000),
-        ("b2", 3, 2000),
-        ("b1", 2, 2100),
-    ):  # the last was stopped meanwhile
+    for who, epoch, wall_ms in (("b1", 1, 1000), ("b2", 3, 2000), ("b1", 2, 2100)):  # the last was stopped meanwhile
         story.note(who, "leads", epoch=epoch, address=who, wall_ms=wall_ms)
     story.note("p1", "acked", uid="a-o1", queue=0, offset=0, host="b1", stored_ms=1500)
     assert story.broken() == set()
@@ -449,9 +445,7 @@ def test_a_message_that_was_in_flight_when_its_queue_changed_hands(story: Story)
 
 
 @pytest.mark.parametrize(("after_s", "broken"), [(0.1, set()), (1.0, {"duplicate"})])
-def test_a_message_that_a_member_had_before_it_was_suspended(
-    story: Story, after_s: float, broken: set[str]
-) -> None:
+def test_a_message_that_a_member_had_before_it_was_suspended(story: Story, after_s: float, broken: set[str]) -> None:
     """It may begin with it when it is awake again; a moment later it must know that the queue is another's."""
     story.put("a-o1")
     story.take("m2", 0)
@@ -659,8 +653,7 @@ def test_a_queue_that_two_members_have(story: Story, after_s: float, broken: set
 
 
 @pytest.mark.parametrize(
-    ("after_s", "living", "broken"),
-    [(0.3, True, set()), (0.1, True, {"taken too soon"}), (0.1, False, set())],
+    ("after_s", "living", "broken"), [(0.3, True, set()), (0.1, True, {"taken too soon"}), (0.1, False, set())]
 )
 def test_how_long_a_member_waits_before_it_takes_what_another_has(
     story: Story, after_s: float, living: bool, broken: set[str]
@@ -821,9 +814,7 @@ def test_a_message_that_is_not_redelivered(story: Story) -> None:
         (1.5, 3, {"retry twice"}),
     ],
 )
-def test_a_message_that_is_given_back_again(
-    story: Story, after_s: float, copies: int, broken: set[str]
-) -> None:
+def test_a_message_that_is_given_back_again(story: Story, after_s: float, copies: int, broken: set[str]) -> None:
     """Its copy waits for a second; a new one is stored after that, whether or not anybody has got the first yet."""
     story.put("a-o1", kind=terms.FAILS_ONCE)
     story.begin("m2", "a-o1")

@@ -231,9 +231,7 @@ async def trickling_frames(target: Target, connections: int = 34) -> None:
                     await asyncio.sleep(1.0)
                     await _send_or_fail(client, b"x")
         except (ConnectionError, TimeoutError) as error:
-            target.outcomes[
-                f"half frame: {'timed out' if isinstance(error, TimeoutError) else 'closed'}"
-            ] += 1
+            target.outcomes[f"half frame: {'timed out' if isinstance(error, TimeoutError) else 'closed'}"] += 1
         finally:
             client.close()
 

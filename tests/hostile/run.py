@@ -61,13 +61,9 @@ class Behaved(NamedTuple):
 
 def main() -> int:
     """Parse the arguments, run both lists, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="of attacks, for each list (10)")
-    parser.add_argument(
-        "--rate", type=float, default=50.0, help="requests of the well-behaved client a second"
-    )
+    parser.add_argument("--rate", type=float, default=50.0, help="requests of the well-behaved client a second")
     parser.add_argument("--list", choices=[*attacks.LISTS], help="only this list")
     arguments = parser.parse_args()
     names = [arguments.list] if arguments.list else [*attacks.LISTS]

@@ -133,12 +133,7 @@ def _compile(command: Sequence[str], directory: Path) -> None:
 def _run(command: Sequence[str], directory: Path) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command,
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
+            command, cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
         raise Unreachable(f"{command[0]} was not done after {_TIMEOUT_S} s") from None

@@ -94,10 +94,7 @@ _ONLY_IN_GRPC: Final = frozenset({"simple", "recall", "send-priority", "pull"})
 
 
 def _java(driver: str, version: str) -> Callable[[], Sequence[str]]:
-    return lambda: [
-        *("java", *_JVM, "-cp", building.java(driver, version)),
-        "reput.interop.Main",
-    ]
+    return lambda: [*("java", *_JVM, "-cp", building.java(driver, version)), "reput.interop.Main"]
 
 
 CLIENTS: Final = {
@@ -127,10 +124,7 @@ CLIENTS: Final = {
             str(building.SOURCES / "python" / "cpp_driver.py"),
         ],
         _ONLY_IN_GRPC
-        | {
-            *("send-delay-time", "send-transaction", "sql"),
-            *("lite-pull", "pop", "request", "reply", "tls"),
-        },
+        | {*("send-delay-time", "send-transaction", "sql"), *("lite-pull", "pop", "request", "reply", "tls")},
         bodies_end_at_zero=True,
     ),
     "go": Kind(
@@ -150,11 +144,7 @@ CLIENTS: Final = {
         through_proxy=True,
     ),
     "grpc-java": Kind(
-        "gRPC, Java",
-        GRPC_JAVA,
-        _java("grpc-java", GRPC_JAVA),
-        _NOT_IN_GRPC | {"send-priority"},
-        through_proxy=True,
+        "gRPC, Java", GRPC_JAVA, _java("grpc-java", GRPC_JAVA), _NOT_IN_GRPC | {"send-priority"}, through_proxy=True
     ),
     "grpc-go": Kind(
         "gRPC, Go",
@@ -176,8 +166,7 @@ CLIENTS: Final = {
         "gRPC, Rust",
         GRPC_RUST,
         lambda: [str(building.rust("rocketmq", GRPC_RUST))],
-        (_NOT_IN_GRPC - {"send-batch"})
-        | {"concurrent", "orderly", "pop", "simple", "recall", "send-priority"},
+        (_NOT_IN_GRPC - {"send-batch"}) | {"concurrent", "orderly", "pop", "simple", "recall", "send-priority"},
         through_proxy=True,
     ),
     "grpc-calls": Kind(
@@ -210,8 +199,6 @@ class Column(NamedTuple):
 
 
 COLUMNS: Final = tuple(
-    Column(name, proxy)
-    for name, kind in CLIENTS.items()
-    for proxy in (PROXIES if kind.through_proxy else ("",))
+    Column(name, proxy) for name, kind in CLIENTS.items() for proxy in (PROXIES if kind.through_proxy else ("",))
 )
 """All that the suite checks."""

@@ -51,9 +51,7 @@ def check_send_oneway(scene: Scene, name: str) -> None:
 def sends(scene: Scene, name: str, how: str, *, has_places: bool) -> None:
     """Have messages sent, and compare what our client reads."""
     topic = scene.topic()
-    letters = [
-        Letter(b"body %d" % n, f"tag-{n}", f"key-{n} all", {"number": str(n), "kind": how}) for n in range(6)
-    ]
+    letters = [Letter(b"body %d" % n, f"tag-{n}", f"key-{n} all", {"number": str(n), "kind": how}) for n in range(6)]
     results = scene.client(name).produce(topic, letters, how)
     messages = scene.collect(topic, len(letters))
     same_letters(letters, messages)
@@ -252,9 +250,7 @@ def check_orderly(scene: Scene, name: str) -> None:
     queues = {letter.body: number % 2 for number, letter in enumerate(letters)}
     for each in received:
         orders[queues[each.body]].append(each.body)
-    assert orders == {
-        queue: [letter.body for letter in letters[queue::2] for _ in range(2)] for queue in (0, 1)
-    }
+    assert orders == {queue: [letter.body for letter in letters[queue::2] for _ in range(2)] for queue in (0, 1)}
     scene.client(name).stop(consumer)
 
 
@@ -299,9 +295,7 @@ def check_tags(scene: Scene, name: str) -> None:
 
 def check_sql(scene: Scene, name: str) -> None:
     """An expression on two properties."""
-    letters = [
-        Letter(b"%d" % n, properties={"n": str(n), "colour": ("red", "blue")[n % 2]}) for n in range(18)
-    ]
+    letters = [Letter(b"%d" % n, properties={"n": str(n), "colour": ("red", "blue")[n % 2]}) for n in range(18)]
     filtered(
         scene,
         name,
@@ -352,18 +346,14 @@ def check_dead_letter(scene: Scene, name: str) -> None:
     scene.client(name).stop(consumer)
 
 
-def received_once(
-    scene: Scene, name: str, consumers: Sequence[str], letters: Sequence[Letter]
-) -> list[Received]:
+def received_once(scene: Scene, name: str, consumers: Sequence[str], letters: Sequence[Letter]) -> list[Received]:
     """Wait until these consumers have received as many messages as were sent; each must have come once."""
     received = wait(scene, name, consumers, lambda found: len(found) >= len(letters))
     assert sorted(each.body for each in received) == sorted(letter.body for letter in letters)
     return received
 
 
-def wait(
-    scene: Scene, name: str, consumers: Sequence[str], enough: Callable[[list[Received]], bool]
-) -> list[Received]:
+def wait(scene: Scene, name: str, consumers: Sequence[str], enough: Callable[[list[Received]], bool]) -> list[Received]:
     """Wait for the inbox of consumers of a client, as long as it lives."""
     return scene.inbox.wait(consumers, enough, f"{name} consumes", scene.client(name).check_alive)
 
@@ -374,9 +364,7 @@ def wait(
 def check_request(scene: Scene, name: str) -> None:
     """The client gets the reply of ours."""
     topic = scene.topic()
-    consumer = Consumer(
-        scene.address, group=scene.name("group"), topic=topic, start="earliest", timeout_s=60.0
-    )
+    consumer = Consumer(scene.address, group=scene.name("group"), topic=topic, start="earliest", timeout_s=60.0)
     with Producer(scene.address, timeout_s=60.0) as producer, consumer:
 
         def work() -> None:

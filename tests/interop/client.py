@@ -224,9 +224,7 @@ class Client:
         self, topic: str, letters: Sequence[Letter], how: str = "sync", **options: object
     ) -> list[dict[str, Any]]:
         """Have messages sent; return the results that the client gave, for each or for the whole batch."""
-        answer = self.ask(
-            "produce", topic=topic, how=how, messages=[each.line() for each in letters], **options
-        )
+        answer = self.ask("produce", topic=topic, how=how, messages=[each.line() for each in letters], **options)
         assert isinstance(answer, list)
         return answer
 
@@ -234,9 +232,7 @@ class Client:
         """Have a delayed message recalled."""
         self.ask("recall", topic=topic, handle=handle)
 
-    def consume(
-        self, consumer: str, group: str, topic: str, how: str = "concurrent", **options: object
-    ) -> None:
+    def consume(self, consumer: str, group: str, topic: str, how: str = "concurrent", **options: object) -> None:
         """Have a consumer started; `Inbox` has what it receives."""
         self.ask("consume", consumer=consumer, group=group, topic=topic, how=how, **options)
 
@@ -319,9 +315,7 @@ class Client:
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: condition() or self._ended, DEADLINE_S):
-                raise ClientFailed(
-                    f"{self.name}: no answer to {what} within {DEADLINE_S:.0f} s\n{self.log_tail()}"
-                )
+                raise ClientFailed(f"{self.name}: no answer to {what} within {DEADLINE_S:.0f} s\n{self.log_tail()}")
             if not condition():
                 raise ClientFailed(self._end())
 

@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from interop.proxy import signing_as
 from reput_client import TLS, Credentials
@@ -58,22 +53,10 @@ def tls(directory: Path) -> Guard:
         f"-Dtls.client.trustCertPath={files.ca}"
     }
     return Guard(
-        broker={
-            "REPUT_TLS__MODE": "required",
-            "REPUT_TLS__HTTP_MODE": "off",
-            "REPUT_TLS__CERT": str(files.broker),
-        },
-        clients={
-            **java,
-            "INTEROP_CA": str(files.ca),
-            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(files.ca),
-        },
+        broker={"REPUT_TLS__MODE": "required", "REPUT_TLS__HTTP_MODE": "off", "REPUT_TLS__CERT": str(files.broker)},
+        clients={**java, "INTEROP_CA": str(files.ca), "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(files.ca)},
         proxy=java,
-        proxy_settings={
-            "tlsTestModeEnable": False,
-            "tlsCertPath": str(files.broker),
-            "tlsKeyPath": str(key),
-        },
+        proxy_settings={"tlsTestModeEnable": False, "tlsCertPath": str(files.broker), "tlsKeyPath": str(key)},
         proxy_arguments=(
             *("--tls-ca", str(files.ca)),
             *("--listen-tls-cert", str(files.broker), "--listen-tls-key", str(key)),

@@ -29,14 +29,7 @@ _JVM = (
 
 def command(jvm: Sequence[str] = _SMALL) -> list[str]:
     """What starts the proxy, before its arguments, built if need be; see `built_classpath` for its errors."""
-    return [
-        "java",
-        *jvm,
-        *_JVM,
-        "-cp",
-        building.java("proxy", VERSION),
-        "org.apache.rocketmq.proxy.ProxyStartup",
-    ]
+    return ["java", *jvm, *_JVM, "-cp", building.java("proxy", VERSION), "org.apache.rocketmq.proxy.ProxyStartup"]
 
 
 def signing_as(user: str, secret: str) -> dict[str, object]:
@@ -62,12 +55,7 @@ class Proxy:
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        home: Path,
-        environment: Mapping[str, str],
-        port: int,
-        starts_max: int = 1,
+        self, command: Sequence[str], home: Path, environment: Mapping[str, str], port: int, starts_max: int = 1
     ) -> None:
         self.address = f"127.0.0.1:{port}"
         self._log = home / "stderr"
@@ -85,12 +73,7 @@ class Proxy:
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                self._command,
-                cwd=self._home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
+                self._command, cwd=self._home, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
             )
 
     def _wait(self, port: int) -> None:
@@ -132,17 +115,7 @@ def reput_proxy(broker: str, home: Path, arguments: Sequence[str] = ()) -> Proxy
     """Return a process of Reput's proxy in front of a broker; see `Proxy` for its errors."""
     home.mkdir(parents=True)
     port = free_port()
-    started = [
-        sys.executable,
-        "-m",
-        "reput_cli",
-        "proxy",
-        "--server",
-        broker,
-        "--port",
-        str(port),
-        *arguments,
-    ]
+    started = [sys.executable, "-m", "reput_cli", "proxy", "--server", broker, "--port", str(port), *arguments]
     return Proxy(started, home, {**os.environ, "HOME": str(home)}, port)
 
 

@@ -32,9 +32,7 @@ _TABLES = (table.REMOTING, table.GRPC)
 
 def main() -> int:
     """Parse the arguments, run, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--grpc", action="store_true", help="only the table of the gRPC clients")
     parser.add_argument("--client", action="append", choices=[*CLIENTS], help="only this one; repeatable")
     parser.add_argument("--feature", action="append", choices=[*FEATURES], help="only this one; repeatable")
@@ -102,9 +100,7 @@ def _report(results: table.Results) -> bool:
         print(f"FAILED: {line}")
     for line in worse:
         print(f"WORSE than through RocketMQ's proxy: {line}")
-    print(
-        f"{passed} passed, {len(failed)} failed, {known} by the client's fault, {theirs} through RocketMQ's proxy"
-    )
+    print(f"{passed} passed, {len(failed)} failed, {known} by the client's fault, {theirs} through RocketMQ's proxy")
     if found.same or found.better or found.worse:
         print(
             f"Reput's proxy compared with RocketMQ's {proxy.VERSION}: {len(found.better)} features better, "

@@ -21,9 +21,7 @@ from support.maven import Unreachable
 
 def main() -> int:
     """Parse the arguments, start, wait."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", default="127.0.0.1:10911", help="a broker or name server (%(default)s)")
     parser.add_argument("--port", type=int, default=8081, help="for gRPC clients (%(default)s)")
     parser.add_argument("--cluster", default="DefaultCluster", help="the broker's (%(default)s)")

@@ -96,9 +96,7 @@ class Scene:
                 if self._proxy_kind == "reput":
                     self._proxy = reput_proxy(self.address, home, self.guard.proxy_arguments)
                 else:
-                    self._proxy = apache_proxy(
-                        self.address, home, self.guard.proxy_settings, self.guard.proxy
-                    )
+                    self._proxy = apache_proxy(self.address, home, self.guard.proxy_settings, self.guard.proxy)
             return self._proxy
 
     def kill(self, name: str, number: int) -> None:
@@ -172,9 +170,7 @@ class Scene:
             while len(found) < count:
                 message = consumer.take(DEADLINE_S)
                 if message is None:
-                    raise NotReceived(
-                        f"{len(found)} of {count} messages of {topic} within {DEADLINE_S:.0f} s"
-                    )
+                    raise NotReceived(f"{len(found)} of {count} messages of {topic} within {DEADLINE_S:.0f} s")
                 message.ack()
                 found.append(message)
         return found
@@ -190,18 +186,14 @@ class Scene:
         with self._exchange_lock:
             if self._exchange is None:
                 topic = self.topic()
-                letters = {
-                    letter.body: (name, letter) for name in self.senders for letter in odd_letters(name)
-                }
+                letters = {letter.body: (name, letter) for name in self.senders for letter in odd_letters(name)}
                 for name in self.senders:
                     self.client(name).produce(topic, odd_letters(name))
                 stored = self.collect(topic, len(letters))
                 self._exchange = (
                     topic,
                     {
-                        message.body: Sent(
-                            *letters[message.body], (message.message_id, message.offset_message_id)
-                        )
+                        message.body: Sent(*letters[message.body], (message.message_id, message.offset_message_id))
                         for message in stored
                     },
                 )
@@ -230,12 +222,7 @@ def odd_letters(name: str) -> list[Letter]:
     sender = name.encode()
     return [
         Letter(b"plain from " + sender, "paid", "order-1", {"colour": "red"}),
-        Letter(
-            sender + bytes(range(256)),
-            "été",
-            "k-1 k-2 ключ",
-            {"größe": "超大", "blank": "a b", "sign": "=&;"},
-        ),
+        Letter(sender + bytes(range(256)), "été", "k-1 k-2 ключ", {"größe": "超大", "blank": "a b", "sign": "=&;"}),
         Letter("zwölf Boxkämpfer 漢字 🐟 ".encode() + sender),
         Letter(b"x" * 100_000 + sender, "large", "large-" + name, {f"p{n}": "v" * n for n in range(1, 40)}),
     ]

@@ -46,9 +46,7 @@ class Table:
     def __init__(self, made_by: str, columns: Sequence[Column]) -> None:
         self.columns = columns
         self.features = [
-            feature
-            for feature in FEATURES
-            if any(feature not in CLIENTS[column.client].lacks for column in columns)
+            feature for feature in FEATURES if any(feature not in CLIENTS[column.client].lacks for column in columns)
         ]
         self._begin = f"<!-- made by `{made_by}` -->\n\n"
 
@@ -117,9 +115,7 @@ def compare(results: Results) -> Comparison:
     return found
 
 
-def _markdown(
-    columns: Sequence[Column], features: Sequence[str], cells: Mapping[tuple[Column, str], str]
-) -> str:
+def _markdown(columns: Sequence[Column], features: Sequence[str], cells: Mapping[tuple[Column, str], str]) -> str:
     rows = [["Feature", *(column.title for column in columns)], ["---"] * (1 + len(columns))]
     rows += [[FEATURES[each], *(cells.get((column, each), "") for column in columns)] for each in features]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"

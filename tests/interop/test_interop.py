@@ -31,8 +31,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize(
-    "feature",
-    [each for each in CHECKS if each not in _NEEDS_ANOTHER_PROCESS | _NEEDS_MINUTES | CLIENTS[_CLIENT].lacks],
+    "feature", [each for each in CHECKS if each not in _NEEDS_ANOTHER_PROCESS | _NEEDS_MINUTES | CLIENTS[_CLIENT].lacks]
 )
 def test_java(scene: Scene, feature: str) -> None:
     CHECKS[feature](scene, _CLIENT)

@@ -37,9 +37,7 @@ def test_the_page_has_every_column_and_feature(made: table.Table) -> None:
 def test_no_cell_of_the_page_is_worse_through_our_proxy() -> None:
     head, *rows = table.GRPC.of_page()
     results = {
-        (column, row[0]): table.Result(
-            reason="fails" if cell == table.FAILED else None, is_lacking=cell == table.LACKS
-        )
+        (column, row[0]): table.Result(reason="fails" if cell == table.FAILED else None, is_lacking=cell == table.LACKS)
         for row in rows
         for column, cell in zip(table.GRPC.columns, row[1:], strict=True)
     }

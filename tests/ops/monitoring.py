@@ -20,9 +20,7 @@ from support.broker_process import free_port
 CONF: Final = Path(__file__).resolve().parents[2] / "conf"
 RULES: Final = CONF / "prometheus" / "rules.yml"
 DASHBOARD: Final = CONF / "grafana" / "dashboards" / "reput.json"
-SPED_UP: Final = (
-    "`for:` is 1 s; windows of 5 and 10 minutes are 6 s, that of an hour is 15 s; scrapes every 0.5 s"
-)
+SPED_UP: Final = "`for:` is 1 s; windows of 5 and 10 minutes are 6 s, that of an hour is 15 s; scrapes every 0.5 s"
 _SCRAPE_S: Final = 0.5
 _START_S: Final = 30.0
 

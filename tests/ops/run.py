@@ -95,20 +95,15 @@ class Stage:
 
 def main() -> int:
     """Run the check; return its exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--pictures", type=Path, help="directory for the pictures of the console (a temporary one)"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=Path, help="directory for the pictures of the console (a temporary one)")
     arguments = parser.parse_args()
     missing = [name for name in ("prometheus", "promtool", "cc") if shutil.which(name) is None]
     if CHROMIUM is None:
         missing.append("chromium")
     if missing:
         print(
-            f"error: not installed: {', '.join(missing)} (Debian: apt install prometheus chromium gcc)",
-            file=sys.stderr,
+            f"error: not installed: {', '.join(missing)} (Debian: apt install prometheus chromium gcc)", file=sys.stderr
         )
         return 2
     logging.disable(logging.WARNING)  # clients complain while their brokers are down

@@ -154,9 +154,7 @@ def transactions_undecided(site: Site) -> Iterator[None]:
     state = TransactionState.UNKNOWN
     with TransactionProducer(site.main.address, group="payments", check=lambda _: state) as producer:
         for number in range(1001):
-            producer.send_in_transaction(
-                Message("payments", b"%d" % number), lambda _: TransactionState.UNKNOWN
-            )
+            producer.send_in_transaction(Message("payments", b"%d" % number), lambda _: TransactionState.UNKNOWN)
         yield
         state = TransactionState.ROLLBACK
         time.sleep(10.0)
@@ -297,13 +295,9 @@ def journal_damaged(site: Site) -> Iterator[None]:
 
 OF_THE_PAIR: Final = (
     Scene(
-        "a slave without name server and master",
-        (("NotRegistered", "slave", ""), ("NoMaster", "slave", "")),
-        no_names,
+        "a slave without name server and master", (("NotRegistered", "slave", ""), ("NoMaster", "slave", "")), no_names
     ),
-    Scene(
-        "the slave is killed", (("ReplicaMissing", "master", ""), ("BrokerDown", "slave", "")), slave_killed
-    ),
+    Scene("the slave is killed", (("ReplicaMissing", "master", ""), ("BrokerDown", "slave", "")), slave_killed),
     Scene("the slave is stopped (SIGSTOP)", (("ReplicationLag", "master", ""),), slave_stopped),
 )
 WHILE_MASTER_STOPS: Final = Scene(
@@ -313,22 +307,14 @@ WHILE_MASTER_STOPS: Final = Scene(
     180.0,
 )
 OF_OTHERS: Final = (
-    Scene(
-        "a message of an hour ago, a group without members",
-        (("GroupEmpty", "main", "late"),),
-        old_message,
-    ),
+    Scene("a message of an hour ago, a group without members", (("GroupEmpty", "main", "late"),), old_message),
     Scene("fsync fails", (("FlushError", "faulty", ""), ("StoreReadOnly", "faulty", "")), syncs_fail),
-    Scene(
-        "the record of a delayed message is damaged", (("DelayLost", "faulty", ""),), delayed_record_damaged
-    ),
+    Scene("the record of a delayed message is damaged", (("DelayLost", "faulty", ""),), delayed_record_damaged),
     Scene("the disk fills", (("DiskFilling", "full", ""),), disk_filling),
     Scene("the disk is full", (("DiskRefusing", "full", ""), ("DelayLate", "full", "")), disk_full),
     Scene("members subscribe to different tags", (("GroupConflicting", "main", "mixed"),), members_differ),
     Scene("a consumer gives up a message", (("DeadLetters", "main", "letters"),), dead_letter),
-    Scene(
-        "1001 transactions are not ended", (("TransactionsStuck", "main", ""),), transactions_undecided, 90.0
-    ),
+    Scene("1001 transactions are not ended", (("TransactionsStuck", "main", ""),), transactions_undecided, 90.0),
     Scene("a group falls behind", (("GroupBehind", "main", "slow"),), group_falls_behind),
     Scene("a member hangs in a message", (("GroupStuck", "main", "hanging"),), member_hangs),
     Scene("the topic of a schedule is deleted", (("ScheduleFailing", "main", ""),), schedule_without_topic),

@@ -48,11 +48,7 @@ class Site:
         self.disk = directory / "disk"
         ha_port = str(free_port())
         names = f"127.0.0.1:{self.names_port}"
-        pair = {
-            "REPUT_NAME_SERVERS": names,
-            "REPUT_HA__SEND_HEARTBEAT_INTERVAL": "500ms",
-            "REPUT_HA_PORT": ha_port,
-        }
+        pair = {"REPUT_NAME_SERVERS": names, "REPUT_HA__SEND_HEARTBEAT_INTERVAL": "500ms", "REPUT_HA_PORT": ha_port}
         self.main = self._broker(
             "main",
             {
@@ -67,16 +63,12 @@ class Site:
             arguments=("-c", str(self.config_file)),
         )
         self.full = self._broker(
-            "disk/full",
-            {"REPUT_STORE__DISK_CLEAN_FORCIBLY_RATIO": "0.85", "REPUT_STORE__DISK_WARNING_RATIO": "0.9"},
+            "disk/full", {"REPUT_STORE__DISK_CLEAN_FORCIBLY_RATIO": "0.85", "REPUT_STORE__DISK_WARNING_RATIO": "0.9"}
         )
-        self.faulty = self._broker(
-            "faulty", {"LD_PRELOAD": self._preload, "FAULT_SYNC": str(self.sync_fault)}
-        )
+        self.faulty = self._broker("faulty", {"LD_PRELOAD": self._preload, "FAULT_SYNC": str(self.sync_fault)})
         self.master = self._broker("master", {**pair, "REPUT_HA__IN_SYNC_REPLICAS": "2"})
         self.slave = self._broker(
-            "slave",
-            {**pair, "REPUT_HA__ROLE": "SLAVE", "REPUT_BROKER_ID": "1", "REPUT_HA_PORT": str(free_port())},
+            "slave", {**pair, "REPUT_HA__ROLE": "SLAVE", "REPUT_BROKER_ID": "1", "REPUT_HA_PORT": str(free_port())}
         )
         self.brokers = {
             "main": self.main,
@@ -94,9 +86,7 @@ class Site:
     def __enter__(self) -> Self:
         self.disk.mkdir()
         if not try_to_mount(self.disk, _DISK_BYTES):
-            raise SystemExit(
-                "error: this needs a small disk of its own: run it as root, where mounts are allowed"
-            )
+            raise SystemExit("error: this needs a small disk of its own: run it as root, where mounts are allowed")
         self._stack.callback(unmount, self.disk)
         self.config_file.write_text("[topics]\ndefault_queues = 2\n")
         self.write_certificate(days=90)
@@ -136,12 +126,8 @@ class Site:
         self._stack.callback(process.wait)
         self._stack.callback(process.terminate)
 
-    def _broker(
-        self, name: str, environment: dict[str, str], arguments: tuple[str, ...] = ()
-    ) -> BrokerProcess:
-        return BrokerProcess(
-            self.directory / name, environment={**_QUICK, **environment}, arguments=arguments
-        )
+    def _broker(self, name: str, environment: dict[str, str], arguments: tuple[str, ...] = ()) -> BrokerProcess:
+        return BrokerProcess(self.directory / name, environment={**_QUICK, **environment}, arguments=arguments)
 
     def _store_an_old_message(self) -> None:
         """Store a message while the broker's clock is an hour late, and an offset of a group before it."""

@@ -39,9 +39,7 @@ class Load:
         self._by_program: Counter[str] = Counter()
         with Admin(self.addresses, timeout_s=30.0) as admin:
             admin.create_topic(TOPIC, queues=QUEUES)
-        self._threads = [
-            threading.Thread(target=self._run, args=(Face(name), way)) for name in FACES for way in WAYS
-        ]
+        self._threads = [threading.Thread(target=self._run, args=(Face(name), way)) for name in FACES for way in WAYS]
         for thread in self._threads:
             thread.start()
 
@@ -71,9 +69,7 @@ class Load:
                 for number in count():
                     if self._ended.is_set():
                         return
-                    bodies = [
-                        b"%s %s %d %d" % (face.name.encode(), way.encode(), number, k) for k in range(_BATCH)
-                    ]
+                    bodies = [b"%s %s %d %d" % (face.name.encode(), way.encode(), number, k) for k in range(_BATCH)]
                     messages = [Message(TOPIC, body) for body in bodies]
                     if way == "post":
                         await face.post_all(producer, messages)

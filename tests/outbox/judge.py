@@ -64,9 +64,7 @@ def judge(
     for run in sorted(runs, key=lambda each: each.at):
         by_order[run.reference].append(run)
     known = set(orders)
-    violations = [
-        f"{order} is committed, and its task has not run" for order in orders if order not in by_order
-    ]
+    violations = [f"{order} is committed, and its task has not run" for order in orders if order not in by_order]
     violations += [f"{order} is rolled back, and is in the table" for order in rolled_back if order in known]
     after_worker = after_broker = 0
     for order, found in by_order.items():
@@ -76,8 +74,7 @@ def judge(
             if _is_unstored(before, again, killed.get(before.pid), broker_kills):
                 after_worker += 1
             elif any(
-                -_HANDED_OUT_S < before.at - at < invisible_s + _RESTART_S and at < again.at
-                for at in broker_kills
+                -_HANDED_OUT_S < before.at - at < invisible_s + _RESTART_S and at < again.at for at in broker_kills
             ):
                 after_broker += 1
             else:

@@ -80,9 +80,7 @@ class Scene:
         if name.startswith("program"):
             self._programs += 1
             command = (*command, f"p{self._programs}")
-        self._processes[name] = subprocess.Popen(
-            command, env=self.environ, stdout=self._log, stderr=self._log
-        )
+        self._processes[name] = subprocess.Popen(command, env=self.environ, stdout=self._log, stderr=self._log)
 
     def kill(self, name: str) -> None:
         """Kill a process, and start it again."""
@@ -191,11 +189,7 @@ def soak(
         for number in range(_PROGRAMS):
             scene.start(f"program {number}", sys.executable, str(_TESTS / "outbox/orders/place.py"))
         began = time.monotonic()
-        while (
-            (left := count() - len(scene.runs())) > orders * _LEFT
-            or count() < orders
-            or len(kills) <= len(kinds)
-        ):
+        while (left := count() - len(scene.runs())) > orders * _LEFT or count() < orders or len(kills) <= len(kinds):
             time.sleep(pause_s * chance.uniform(0.5, 1.5))
             scene.check()
             if count() >= orders and kills["program"]:  # each kind is killed once at least
@@ -263,9 +257,7 @@ def tables() -> tuple[Callable[[], int], Callable[[], set[str]], Callable[[], No
 
     def cut() -> None:
         with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-            )
+            cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 
     def references() -> set[str]:
         return set(Order.objects.values_list("reference", flat=True))

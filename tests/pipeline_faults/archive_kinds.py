@@ -37,9 +37,7 @@ class Archived:
         with Producer(self._scene.broker.address, group="p") as producer:
             while count > 0:
                 size = min(count, self._trial.random.randrange(1, 200))
-                messages = [
-                    Message(TOPIC, next(self._bodies).encode(), tag=f"t{size % 3}") for _ in range(size)
-                ]
+                messages = [Message(TOPIC, next(self._bodies).encode(), tag=f"t{size % 3}") for _ in range(size)]
                 producer.send_batch(messages, queue_id=self._trial.random.randrange(QUEUES))
                 count -= size
 
@@ -54,16 +52,12 @@ class Archived:
         """What the manifests name, and what is in the directory: both are the topic, message by message."""
         queues = published(self._scene.broker.address, TOPIC)
         wanted = [
-            _row(queue_id, offset, body)
-            for queue_id, bodies in queues.items()
-            for offset, body in enumerate(bodies)
+            _row(queue_id, offset, body) for queue_id, bodies in queues.items() for offset, body in enumerate(bodies)
         ]
         archive = ArchiveDirectory(self.root)
         named = [self.root / file.path for file in archive.files()]
         missing = [path for path in named if not path.is_file()]
-        outcome.expect(
-            not missing, "files missing", f"{what}: {len(missing)} that manifests name are not there"
-        )
+        outcome.expect(not missing, "files missing", f"{what}: {len(missing)} that manifests name are not there")
         outcome.compare(f"{what}, by manifests", wanted, rows_of(path for path in named if path.is_file()))
         outcome.compare(f"{what}, by directory", wanted, rows_of(self.root.glob("topic=*/**/[!.]*.parquet")))
         left = [path.name for path in self.root.glob("topic=*/**/.*")]
@@ -114,10 +108,7 @@ def task_fails(trial: Trial) -> Outcome:
 def broker_killed(trial: Trial) -> Outcome:
     """The broker is killed while it is read, at each step twice; the job continues, or ends and is started again."""
     outcome = Outcome()
-    steps = [
-        f"{step}:{trial.random.randint(1, _CALLS_MAX)}"
-        for step in trial.chosen((*SOURCE_STEPS, *SOURCE_STEPS))
-    ]
+    steps = [f"{step}:{trial.random.randint(1, _CALLS_MAX)}" for step in trial.chosen((*SOURCE_STEPS, *SOURCE_STEPS))]
     with scene(trial, TOPIC, QUEUES) as found:
         archived = Archived(found, trial, 2 * _CALLS_MAX + 4)  # a batch asks for the bounds once
         ended, starts = _CANNOT_CONNECT, 0

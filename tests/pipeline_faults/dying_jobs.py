@@ -32,16 +32,10 @@ def plant() -> None:
 
 def _plant_in_archive(point: Point) -> None:
     batches._TASK_MESSAGES_MIN = _TASK_MESSAGES
-    plan_batch, complete, write_whole = (
-        ArchiveDirectory.plan,
-        ArchiveDirectory.complete,
-        directory.write_whole,
-    )
+    plan_batch, complete, write_whole = (ArchiveDirectory.plan, ArchiveDirectory.complete, directory.write_whole)
 
     def dying_plan(
-        self: ArchiveDirectory,
-        tasks: Sequence[Sequence[QueueRange]],
-        generations: Mapping[tuple[str, str], str],
+        self: ArchiveDirectory, tasks: Sequence[Sequence[QueueRange]], generations: Mapping[tuple[str, str], str]
     ) -> ArchiveBatch:
         number = self.next_number()
         point.reached("before-plan", number)

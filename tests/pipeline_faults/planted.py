@@ -160,9 +160,7 @@ def run_for_query() -> None:
     def of_run(options: Any, columns: Any, batches: Any, query_id: str, batch_id: int) -> Any:
         context = TaskContext.get()
         assert context is not None
-        return run_task(
-            options, columns, batches, f"query:{context.getLocalProperty('spark.jobGroup.id')}", batch_id
-        )
+        return run_task(options, columns, batches, f"query:{context.getLocalProperty('spark.jobGroup.id')}", batch_id)
 
     writers._run_task = of_run
 

@@ -45,9 +45,7 @@ class Point:
     @classmethod
     def of_environment(cls) -> Self:
         """Return the point that the environment of this process names."""
-        return cls(
-            os.environ.get(POINT, "none:0"), Path(os.environ.get(MARKS, ".")), int(os.environ.get(GROUP, "0"))
-        )
+        return cls(os.environ.get(POINT, "none:0"), Path(os.environ.get(MARKS, ".")), int(os.environ.get(GROUP, "0")))
 
     def reached(self, name: str, number: int) -> None:
         """Die, if this is the point and no process has died there before."""

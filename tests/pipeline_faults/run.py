@@ -26,9 +26,7 @@ from support.planted_bugs import add_bug_option, chosen_bugs
 
 def main() -> int:
     """Parse the arguments, run, report."""
-    parser = argparse.ArgumentParser(
-        description="Kill drivers and brokers under the pipeline, and count rows."
-    )
+    parser = argparse.ArgumentParser(description="Kill drivers and brokers under the pipeline, and count rows.")
     parser.add_argument("--kind", default="", help="only kinds with this text in their name")
     parser.add_argument("--point", action="append", default=[], help="only this point; repeatable")
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")

@@ -61,10 +61,7 @@ class Trial:
 
     def bodies(self, count: int) -> list[str]:
         """Return distinct texts of various sizes."""
-        return [
-            f"{number:09d}-{self.random.randbytes(self.random.randrange(1, 40)).hex()}"
-            for number in range(count)
-        ]
+        return [f"{number:09d}-{self.random.randbytes(self.random.randrange(1, 40)).hex()}" for number in range(count)]
 
 
 class Scene:
@@ -127,9 +124,7 @@ class Scene:
             return driver.wait(PATIENCE_S)
 
     @contextmanager
-    def driving(
-        self, script: str, *arguments: str, point: str = "none:0"
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    def driving(self, script: str, *arguments: str, point: str = "none:0") -> Iterator[subprocess.Popen[bytes]]:
         """Start a driver, and kill what is left of it at the end."""
         path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, POINT: point, MARKS: str(self.marks)}
@@ -255,9 +250,7 @@ class GroupScene(Scene):
                 outcome.expect(not broker.running, "step reached", f"{step} of the master")
             broker.kill()
             if amid is None:  # otherwise it may have been the only one in sync, and no other can take over
-                outcome.expect(
-                    cluster.wait_master() != master, "failover", "a killed broker is still the master"
-                )
+                outcome.expect(cluster.wait_master() != master, "failover", "a killed broker is still the master")
         broker.start()
         cluster.wait_master()
 

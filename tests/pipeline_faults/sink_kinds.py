@@ -8,17 +8,7 @@ from pathlib import Path
 
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import ALWAYS_FAILING, FAILING, MARKS, POINT, SLOW
-from pipeline_faults.scene import (
-    HERE,
-    KILLED,
-    PATIENCE_S,
-    Scene,
-    Trial,
-    group_scene,
-    kill_broker,
-    kill_driver,
-    scene,
-)
+from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, group_scene, kill_broker, kill_driver, scene
 from pipeline_faults.steps import FAILOVER_STEPS, SINK_STEPS, STREAM_POINTS
 from reput_client.blocking.bulk import StagingProducer
 from support.sink_client import published
@@ -84,9 +74,7 @@ def task_fails(trial: Trial) -> Outcome:
         lines = Lines(found, trial, 3)
         found.expect_end(outcome, "tasks that always fail", 1, lines.drive(ALWAYS_FAILING))
         bodies = published(found.broker.address, TOPIC)
-        outcome.expect(
-            not any(bodies.values()), "failed batch", "something was published, and it never was committed"
-        )
+        outcome.expect(not any(bodies.values()), "failed batch", "something was published, and it never was committed")
         found.expect_end(outcome, "a task that fails once", 0, lines.drive(FAILING))
         lines.check(outcome, "tasks fail")
     return outcome

@@ -29,13 +29,7 @@ FAILOVER_STEPS: Final = (
 )
 """As those of the sink, where another master finds something different: at `!`, nothing of the batch."""
 
-STREAM_POINTS: Final = (
-    "before-staging",
-    "after-staging",
-    "before-commit",
-    "after-commit",
-    "after-checkpoint",
-)
+STREAM_POINTS: Final = ("before-staging", "after-staging", "before-commit", "after-commit", "after-checkpoint")
 REPLAY_POINTS: Final = ("before-staging", "after-staging", "before-commit", "after-commit", "after-batch")
 ARCHIVE_POINTS: Final = (
     "before-plan",

@@ -64,9 +64,7 @@ def packets_lost(trial: Trial) -> Outcome:
             yield
 
     with group_scene(trial, TOPIC, QUEUES, secured=True) as found:
-        return _streamed(
-            trial, found, lambda outcome, step, driver: found.lose_master(outcome, step, driver, amid)
-        )
+        return _streamed(trial, found, lambda outcome, step, driver: found.lose_master(outcome, step, driver, amid))
 
 
 def _streamed(
@@ -140,9 +138,7 @@ def _load(found: GroupScene, outcome: Outcome) -> Iterator[list[str]]:
 
     def send() -> None:
         try:
-            with Producer(
-                found.addresses, group="p", ack="replicated", timeout_s=60.0, tls=found.tls
-            ) as producer:
+            with Producer(found.addresses, group="p", ack="replicated", timeout_s=60.0, tls=found.tls) as producer:
                 for number in itertools.count():
                     if ended.wait(_PAUSE_S):
                         return

@@ -115,19 +115,8 @@ def test_a_mistake_in_an_option_is_named(new_reput_broker: NewBroker) -> None:
 
 def test_in_another_project(tmp_path: Path) -> None:
     (tmp_path / "test_orders.py").write_text(USER_TEST)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--basetemp",
-        str(tmp_path / "t"),
-    ]
-    result = subprocess.run(
-        [*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "t")]
+    result = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "4 passed" in result.stdout, result.stdout + result.stderr
     assert "1 failed" in result.stdout
     assert "on purpose" in result.stdout
@@ -139,7 +128,5 @@ def test_it_costs_nothing_where_nobody_asks(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:trio"]
     command += ["-p", "no:hypothesispytest", "-p", "no:anyio"]
-    result = subprocess.run(
-        [*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 passed" in result.stdout, result.stdout + result.stderr

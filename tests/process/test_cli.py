@@ -37,9 +37,7 @@ def test_lines_without_an_answer_are_sent_again_and_stored_once() -> None:
 
 def test_lines_of_standard_input_come_back_as_json_lines(broker: BrokerProcess) -> None:
     lines = [f"line {n}" for n in range(500)]
-    sent = reput(
-        "produce", "piped", "-t", "t1", "-k", "k1", "-p", "a=b", server=broker.address, text="\n".join(lines)
-    )
+    sent = reput("produce", "piped", "-t", "t1", "-k", "k1", "-p", "a=b", server=broker.address, text="\n".join(lines))
     assert (sent.returncode, sent.stdout) == (0, "")
     assert "500 messages sent to piped (flushed)" in sent.stderr
     read = reput("consume", "piped", "-e", server=broker.address)
@@ -95,9 +93,7 @@ def test_messages_are_found_by_key(broker: BrokerProcess) -> None:
     missing = reput("message", "find", "-t", "found", "-k", "none", server=broker.address)
     assert missing.returncode == 5
     assert "no message of found has the key 'none'" in missing.stderr
-    wrong = reput(
-        "message", "find", "-t", "found", "-k", "k", "--between", "soon", "later", server=broker.address
-    )
+    wrong = reput("message", "find", "-t", "found", "-k", "k", "--between", "soon", "later", server=broker.address)
     assert wrong.returncode == 2
     assert "is not a time" in wrong.stderr
 
@@ -106,11 +102,7 @@ def test_json_input_is_json_output(broker: BrokerProcess) -> None:
     first = [{"body": f"b{n}", "tag": "x", "keys": [f"k{n}"], "properties": {"n": str(n)}} for n in range(3)]
     first.append({"body_base64": "AP8="})
     sent = reput(
-        "produce",
-        "json-in",
-        "--json",
-        server=broker.address,
-        text="".join(json.dumps(m) + "\n" for m in first),
+        "produce", "json-in", "--json", server=broker.address, text="".join(json.dumps(m) + "\n" for m in first)
     )
     assert sent.returncode == 0, sent.stderr
     assert reput("produce", "json-in", "expires", "--ttl", "1h", server=broker.address).returncode == 0
@@ -122,9 +114,7 @@ def test_json_input_is_json_output(broker: BrokerProcess) -> None:
     bodies = sorted(m.get("body", m.get("body_base64")) for m in fields)
     assert bodies == ["AP8=", "b0", "b1", "b2", "expires"]
     assert {m["properties"].get("n") for m in fields} == {"0", "1", "2", None}
-    assert [m["properties"].get("EXPIRES_AFTER_MS") for m in fields if m.get("body") == "expires"] == [
-        "3600000"
-    ]
+    assert [m["properties"].get("EXPIRES_AFTER_MS") for m in fields if m.get("body") == "expires"] == ["3600000"]
 
 
 def test_positions_and_formats(broker: BrokerProcess) -> None:
@@ -132,18 +122,14 @@ def test_positions_and_formats(broker: BrokerProcess) -> None:
     reput("produce", "positions", server=broker.address, text="\n".join(map(str, range(10))))
 
     def read(*arguments: str) -> list[str]:
-        return reput(
-            "consume", "positions", "-e", "-f", "%v", *arguments, server=broker.address
-        ).stdout.splitlines()
+        return reput("consume", "positions", "-e", "-f", "%v", *arguments, server=broker.address).stdout.splitlines()
 
     assert read() == [str(n) for n in range(10)]
     assert read("-o", "-3") == ["7", "8", "9"]
     assert read("-o", "4:6") == ["4", "5"]
     assert read("-o", "@-15m") == [str(n) for n in range(10)]
     assert read("-n", "2") == ["0", "1"]
-    formatted = reput(
-        "consume", "positions", "-n", "1", "-f", r"%t/%q/%o\t%v{hex}%%", server=broker.address
-    ).stdout
+    formatted = reput("consume", "positions", "-n", "1", "-f", r"%t/%q/%o\t%v{hex}%%", server=broker.address).stdout
     assert formatted == "positions/0/0\t30%\n"
 
 
@@ -354,9 +340,7 @@ def test_broker_status_and_health(broker: BrokerProcess) -> None:
         (["frobnicate"], 2, "frobnicate"),
     ],
 )
-def test_refusals_have_their_exit_code(
-    broker: BrokerProcess, arguments: list[str], code: int, says: str
-) -> None:
+def test_refusals_have_their_exit_code(broker: BrokerProcess, arguments: list[str], code: int, says: str) -> None:
     server = None if arguments == ["frobnicate"] else broker.address
     reput("produce", "ok", "exists", server=broker.address)
     result = reput(*arguments, server=server, text="{}\n")
@@ -384,8 +368,7 @@ def test_on_a_terminal_messages_are_readable_blocks(broker: BrokerProcess) -> No
     reput("produce", "screen", "two\nlines \x1b[31m", "-t", "red", server=broker.address)
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "reput_cli", "consume", "screen", "-n", "1", "--server", broker.address],
-        stdout=terminal,
+        [sys.executable, "-m", "reput_cli", "consume", "screen", "-n", "1", "--server", broker.address], stdout=terminal
     )
     assert process.wait(30) == 0
     os.close(terminal)
@@ -435,16 +418,7 @@ def test_interrupting_a_follower_keeps_what_it_printed(broker: BrokerProcess) ->
 def test_a_reader_that_stops_reading_is_not_an_error(broker: BrokerProcess) -> None:
     reput("produce", "piped-away", server=broker.address, text="\n".join(map(str, range(2_000))))
     for more in ([], ["-g", "head"]):
-        command = [
-            sys.executable,
-            "-m",
-            "reput_cli",
-            "consume",
-            "piped-away",
-            "--server",
-            broker.address,
-            *more,
-        ]
+        command = [sys.executable, "-m", "reput_cli", "consume", "piped-away", "--server", broker.address, *more]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert process.stdout.readline()
@@ -457,9 +431,7 @@ def test_a_reader_that_stops_reading_is_not_an_error(broker: BrokerProcess) -> N
 
 def test_only_created_topics_are_listed(broker: BrokerProcess) -> None:
     reput("topic", "create", "listed", server=broker.address)
-    names = {
-        row["topic"] for row in json.loads(reput("topic", "list", "-O", "json", server=broker.address).stdout)
-    }
+    names = {row["topic"] for row in json.loads(reput("topic", "list", "-O", "json", server=broker.address).stdout)}
     assert "listed" in names
     assert names.isdisjoint({"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC", "TBW102"})
 
@@ -468,16 +440,7 @@ def test_bench_measures_and_verifies(broker: BrokerProcess, tmp_path: Path) -> N
     csv = tmp_path / "figures.csv"
     common = ["--topic", "bench-t", "--msgs", "2000", "--size", "128", "-O", "json"]
     made = reput(
-        "bench",
-        "produce",
-        *common,
-        "--batch",
-        "50",
-        "--warmup",
-        "0",
-        "--csv",
-        str(csv),
-        server=broker.address,
+        "bench", "produce", *common, "--batch", "50", "--warmup", "0", "--csv", str(csv), server=broker.address
     )
     row = json.loads(made.stdout)
     assert row["messages"] == 2000

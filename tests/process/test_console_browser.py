@@ -70,9 +70,7 @@ def opened(browser: Browser, url: str, *, width: int = 1280, dark: bool = False)
     yield page
     assert page.problems == []
     assert not page.run("document.title.includes('taken')")
-    assert (
-        page.run("document.querySelector('main').querySelectorAll('script, iframe, [onerror]').length") == 0
-    )
+    assert page.run("document.querySelector('main').querySelectorAll('script, iframe, [onerror]').length") == 0
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, True)])
@@ -82,9 +80,7 @@ def test_every_page_shows_its_data_and_fits(browser: Browser, url: str, width: i
             page.run(f"void (location.hash = '#/{name}')")
             page.shows(text)
             assert page.run("document.documentElement.scrollWidth") <= width, name
-            assert page.run("document.querySelectorAll('main h1').length") == (
-                0 if name == "nowhere" else 1
-            ), name
+            assert page.run("document.querySelectorAll('main h1').length") == (0 if name == "nowhere" else 1), name
         colour = page.run("getComputedStyle(document.body).backgroundColor")
         assert colour == ("rgb(17, 22, 23)" if dark else "rgb(246, 247, 247)")
 
@@ -169,9 +165,7 @@ def _minutes(text: str) -> int:
 def test_the_scale_of_a_plot_of_times_ends_at_a_round_time(browser: Browser, url: str) -> None:
     seconds = [0.003, 7, 42, 55, 840, 3000, 90_000, 400_000]
     with opened(browser, url) as page:
-        tops = page.run(
-            f"import('/console/plot.js').then(({{ nice }}) => {seconds}.map((value) => nice(value, 60)))"
-        )
+        tops = page.run(f"import('/console/plot.js').then(({{ nice }}) => {seconds}.map((value) => nice(value, 60)))")
     assert tops == pytest.approx([0.005, 10, 50, 60, 1200, 3600, 172_800, 432_000])
 
 
@@ -218,9 +212,7 @@ def test_a_hostile_message_is_text(browser: Browser, url: str) -> None:
         page.click("main tbody a")
         page.until("document.querySelector('pre.body')")
         body = page.run("document.querySelector('pre.body').textContent")
-        assert body.startswith(
-            "<script>document.title='taken'</script>\\u{1b}[31mred \\u{202e}\\u{200b}<img src=x"
-        )
+        assert body.startswith("<script>document.title='taken'</script>\\u{1b}[31mred \\u{202e}\\u{200b}<img src=x")
         page.shows("<b>bold</b>")
         page.click(".choice button", "Hex")
         body = page.run("document.querySelector('pre.body').textContent")
@@ -230,9 +222,7 @@ def test_a_hostile_message_is_text(browser: Browser, url: str) -> None:
 def test_a_login_permits_a_replay(browser: Browser, url: str) -> None:
     with opened(browser, f"{url}#/dead-letters/billing") as page:
         page.until("document.querySelectorAll('main tbody tr').length === 4")
-        boxes = (
-            "[...document.querySelectorAll('main [type=checkbox]')].filter((box) => box.offsetParent).length"
-        )
+        boxes = "[...document.querySelectorAll('main [type=checkbox]')].filter((box) => box.offsetParent).length"
         assert page.run(boxes) == 0, "without a login there is nothing to select them for"
         page.click("#login-button", "Log in")
         page.until("document.activeElement.id === 'secret'")

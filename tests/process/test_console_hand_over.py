@@ -34,9 +34,7 @@ async def two_brokers(path: Path) -> AsyncIterator[ElectedGroup]:
             users = UserFile(path / str(number) / "access" / "users.json")
             for user in (MAY, SEES):
                 users.change(partial(Users.with_user, user=user))
-            await brokers.enter_async_context(
-                group.member(number, in_sync_timeout_s=20.0, http_port=0, access=access)
-            )
+            await brokers.enter_async_context(group.member(number, in_sync_timeout_s=20.0, http_port=0, access=access))
         await group.in_sync(0, 1)
         yield group
 
@@ -78,12 +76,9 @@ async def test_a_user_with_the_right_hands_over_and_the_page_follows(tmp_path: P
             assert await group.in_sync(0, 1) is second
             # The page is still that of the first broker, which is a slave now, and lists both with their new roles.
             await trio.to_thread.run_sync(page.shows, "Behind its master")
-            roles = (
-                "[...document.querySelectorAll('main tbody')[0].rows].map((row) => row.innerText).join(' ')"
-            )
+            roles = "[...document.querySelectorAll('main tbody')[0].rows].map((row) => row.innerText).join(' ')"
             await trio.to_thread.run_sync(
-                page.until,
-                f"/slave[^]*{first.address}/.test({roles}) && /master[^]*{second.address}/.test({roles})",
+                page.until, f"/slave[^]*{first.address}/.test({roles}) && /master[^]*{second.address}/.test({roles})"
             )
             # While a broker changes its role, it has no data to show.
             assert all("status of 503" in problem for problem in page.problems)

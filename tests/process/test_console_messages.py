@@ -64,9 +64,7 @@ def page(browser: Browser, broker: BackgroundBroker) -> Iterator[Page]:
 
 
 def go(page: Page, place: str, **values: str) -> None:
-    page.run(
-        f"void (location.hash = {json.dumps('#/' + place + ('?' + urlencode(values) if values else ''))})"
-    )
+    page.run(f"void (location.hash = {json.dumps('#/' + place + ('?' + urlencode(values) if values else ''))})")
 
 
 def send(broker: BackgroundBroker, topic: str, *keys: str) -> None:
@@ -116,10 +114,7 @@ def test_bodies_are_decoded(page: Page) -> None:
     page.shows('{"taxi": "cab-2", "km": 2}')
     page.click("main tbody a[href^='#/messages/']")
     page.until("document.querySelector('.choice [aria-pressed=true]')?.textContent === 'Avro'")
-    assert json.loads(page.run("document.querySelector('pre.body').textContent")) == {
-        "taxi": "cab-2",
-        "km": 2,
-    }
+    assert json.loads(page.run("document.querySelector('pre.body').textContent")) == {"taxi": "cab-2", "km": 2}
     page.click(".choice button", "Hex")
     page.until("document.querySelector('pre.body').textContent.startsWith('00000000')")
 

@@ -60,9 +60,7 @@ async def test_any_broker_shows_all_of_them_and_the_pages_of_each(
             nursery.cancel_scope.cancel()
 
 
-async def serve(
-    group: ElectedGroup, number: int, task_status: trio.TaskStatus[Callable[[], Awaitable[None]]]
-) -> None:
+async def serve(group: ElectedGroup, number: int, task_status: trio.TaskStatus[Callable[[], Awaitable[None]]]) -> None:
     """Run one broker until the function that it starts with is called, which returns once it has stopped."""
     ends, ended = trio.Event(), trio.Event()
 
@@ -77,10 +75,7 @@ async def serve(
 
 
 async def look(
-    group: ElectedGroup,
-    addresses: list[str],
-    ends: list[Callable[[], Awaitable[None]]],
-    nursery: trio.Nursery,
+    group: ElectedGroup, addresses: list[str], ends: list[Callable[[], Awaitable[None]]], nursery: trio.Nursery
 ) -> None:
     console = of(group.brokers[1])
     await group.in_sync(0, 1, 2)
@@ -98,8 +93,7 @@ async def look(
         ),
     )
     assert [(row["address"], row["broker_id"] == 0) for row in rows(page).values()] == [
-        (address, address == addresses[0])
-        for address in sorted(addresses, key=lambda a: rows(page)[a]["broker_id"])
+        (address, address == addresses[0]) for address in sorted(addresses, key=lambda a: rows(page)[a]["broker_id"])
     ]
     assert [row["address"] for row in page["brokers"] if row["is_own"]] == [addresses[1]]
     sums = page["total"]["columns"]["messages_in_per_s"]
@@ -125,9 +119,7 @@ async def look(
     stopped_ms = 1000 * time.time()
     await ends[0]()
     # Its connection may break under a request first.
-    page = await shown(
-        console, lambda page: "Connection refused" in (rows(page)[addresses[0]]["error"] or "")
-    )
+    page = await shown(console, lambda page: "Connection refused" in (rows(page)[addresses[0]]["error"] or ""))
     assert stopped_ms - 5000 < rows(page)[addresses[0]]["away_ms"] <= 1000 * time.time()
     began_at = time.monotonic()
     # A page that was not asked for: those that were are shared for a moment.
@@ -142,18 +134,14 @@ async def look(
             for event in (rows(page)[new.address]["figures"] or {"events": []})["events"]
         ),
     )
-    (event,) = (
-        event for event in rows(page)[new.address]["figures"]["events"] if event["what"] == "became_master"
-    )
+    (event,) = (event for event in rows(page)[new.address]["figures"]["events"] if event["what"] == "became_master")
     assert stopped_ms <= event["at_ms"] <= 1000 * time.time()
 
     # It comes back, with what it was before in its history.
     await nursery.start(serve, group, 0)
     page = await shown(
         console,
-        lambda page: (
-            rows(page)[addresses[0]]["figures"] and len(rows(page)[addresses[0]]["figures"]["events"]) >= 5
-        ),
+        lambda page: rows(page)[addresses[0]]["figures"] and len(rows(page)[addresses[0]]["figures"]["events"]) >= 5,
     )
     events = rows(page)[addresses[0]]["figures"]["events"]
     assert [event["what"] for event in events][-2:] == ["started", "became_slave"]

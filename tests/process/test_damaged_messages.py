@@ -123,9 +123,7 @@ async def test_a_filter_hides_no_damage(tmp_path: Path) -> None:
             offset = result.next_begin_offset
     sound = {number: b"%03d" % number for number in range(1, COUNT, 2) if number != DAMAGED}
     assert {number: body for number, body in found.items() if body is not None} == sound
-    assert [number for number, body in found.items() if body is None] == [DAMAGED - 1], (
-        "in its place at least"
-    )
+    assert [number for number, body in found.items() if body is None] == [DAMAGED - 1], "in its place at least"
 
 
 @pytest.mark.trio

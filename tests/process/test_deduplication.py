@@ -41,10 +41,7 @@ class Setting:
     def __init__(self, directory: Path, loses: Callable[[bytes], bool], **options: str) -> None:
         port = free_port()
         self.proxy = LossyProxy(port, loses)
-        environment = {
-            "REPUT_STORE__FLUSH": "async",
-            "REPUT_TOPICS__DEFAULT_QUEUES": str(QUEUES),
-        } | options
+        environment = {"REPUT_STORE__FLUSH": "async", "REPUT_TOPICS__DEFAULT_QUEUES": str(QUEUES)} | options
         self.broker = BrokerProcess(directory / "store", port=port, environment=environment)
 
     def producer(self, **arguments: object) -> Producer:
@@ -95,9 +92,7 @@ def test_a_send_repeated_after_a_lost_answer_is_stored_once(tmp_path: Path) -> N
         assert setting.metric("reput_messages_in_total") == len(sent)
         with PullConsumer(setting.broker.address, group="reader") as consumer:
             for body, receipt in zip(sent, receipts, strict=True):
-                (message,) = consumer.pull(
-                    "once", receipt.queue_id, receipt.queue_offset, max_messages=1
-                ).messages
+                (message,) = consumer.pull("once", receipt.queue_id, receipt.queue_offset, max_messages=1).messages
                 assert message.body == body, "the receipt is that of the stored message"
                 assert message.physical_offset == receipt.physical_offset
                 assert message.message_id == receipt.message_id
@@ -151,9 +146,7 @@ def test_delayed_messages_that_are_sent_again_are_delivered_once(tmp_path: Path)
                     producer.send_batch([message])
                 sent.append(message.body)
         assert setting.proxy.lost >= 10, "answers were lost"
-        wait_until(
-            lambda: len(setting.bodies("once")) >= len(sent) and setting.metric("reput_delayed_messages") == 0
-        )
+        wait_until(lambda: len(setting.bodies("once")) >= len(sent) and setting.metric("reput_delayed_messages") == 0)
         assert sorted(setting.bodies("once")) == sorted(map(bytes, sent))
         assert setting.metric("reput_duplicates_rejected_total") >= 10
 
@@ -183,9 +176,7 @@ def test_a_broker_killed_after_storing_delayed_messages_recognises_them(tmp_path
             producer.send(message, queue_id=0)
             sent.append(message.body)
         assert setting.proxy.lost == 2
-        wait_until(
-            lambda: len(setting.bodies("once")) >= len(sent) and setting.metric("reput_delayed_messages") == 0
-        )
+        wait_until(lambda: len(setting.bodies("once")) >= len(sent) and setting.metric("reput_delayed_messages") == 0)
         assert sorted(setting.bodies("once")) == sent
 
 
@@ -199,9 +190,7 @@ def test_ids_of_the_application_are_recognised_from_any_producer(tmp_path: Path)
             assert other.post(Message("once", b"paid", unique_id="order-17")).result() == first
             elsewhere = other.send(Message("another", b"paid", unique_id="order-17"))
             assert elsewhere.topic == "another"
-            with pytest.raises(
-                BrokerError, match="1 of 2 messages are stored already, for instance 'order-17'"
-            ):
+            with pytest.raises(BrokerError, match="1 of 2 messages are stored already, for instance 'order-17'"):
                 other.send_batch(
                     [Message("once", b"paid", unique_id=f"order-{number}") for number in (17, 18)], queue_id=1
                 )

@@ -105,18 +105,13 @@ def send_and_cancel(address: str, sent: Sent, rng: random.Random, turn: int) -> 
     """Send delayed messages, and cancel some, until the broker is gone."""
     number = 0
     try:
-        with (
-            Producer(address, group="p", timeout_s=3.0) as producer,
-            Admin(address, timeout_s=3.0) as admin,
-        ):
+        with Producer(address, group="p", timeout_s=3.0) as producer, Admin(address, timeout_s=3.0) as admin:
             while True:
                 body = b"%d-%d" % (turn, number)
                 number += 1
                 level = rng.choice((None, None, 1, 2))
                 delay_s = None if level else rng.uniform(0.001, 7.0)
-                message = Message(
-                    TOPIC, body, unique_id=f"ID-{body.decode()}", delay_level=level, delay_s=delay_s
-                )
+                message = Message(TOPIC, body, unique_id=f"ID-{body.decode()}", delay_level=level, delay_s=delay_s)
                 before_ms = time.time_ns() // 1_000_000
                 sent.unsure.add(body)
                 ack = rng.choice((AckLevel.PAGE_CACHE, AckLevel.PAGE_CACHE, AckLevel.FLUSHED))
@@ -163,9 +158,7 @@ def test_nothing_is_lost_or_repeated_when_the_broker_is_killed(tmp_path: Path, s
     assert not {body: times for body, times in came.items() if len(times) > 1}
     assert not never & came.keys(), "cancelled, and came all the same"
     assert came.keys() <= sent.due.keys() | sent.unsure
-    early = {
-        body: due - came[body][0] for body, due in sent.due.items() if body in came and came[body][0] < due
-    }
+    early = {body: due - came[body][0] for body, due in sent.due.items() if body in came and came[body][0] < due}
     assert not early
     late = {body for body, outcome in sent.cancelled.items() if outcome is CancelOutcome.DELIVERED}
     assert late <= came.keys(), "told to be delivered, and did not come"
@@ -240,9 +233,7 @@ async def came(broker: Broker, topic: str = TOPIC) -> list[bytes]:
     async with AsyncPullConsumer(broker.address, group="g") as consumer:
         for queue_id in range(QUEUES):
             offset = 0
-            while (
-                result := await consumer.pull(topic, queue_id, offset, max_messages=1000, wait_s=0.0)
-            ).messages:
+            while (result := await consumer.pull(topic, queue_id, offset, max_messages=1000, wait_s=0.0)).messages:
                 bodies += [bytes(message.body) for message in result.messages]
                 offset = result.next_begin_offset
     return sorted(bodies)

@@ -49,14 +49,7 @@ class Letters:
             for n in range(number):
                 body = f"{topic} {n}"
                 receipt = producer.send(
-                    Message(
-                        topic,
-                        body.encode(),
-                        tag=f"t{n % 2}",
-                        keys=[f"k{n}"],
-                        properties={"n": str(n)},
-                        flag=n,
-                    )
+                    Message(topic, body.encode(), tag=f"t{n % 2}", keys=[f"k{n}"], properties={"n": str(n)}, flag=n)
                 )
                 self.sent[body] = receipt.message_id
         for message in self.messages(topic):
@@ -120,9 +113,7 @@ def test_list_says_how_many_from_where_and_why(letters: Letters) -> None:
     assert row["attempts"] == {"1": 10}
     assert row["oldest"] <= row["newest"]
     shown = letters.cli("list", letters.group, "-O", "table").stdout
-    assert re.search(r" \S+s ago +\S+s ago ", shown), (
-        shown
-    )  # times in full would not fit a terminal of 80 columns
+    assert re.search(r" \S+s ago +\S+s ago ", shown), shown  # times in full would not fit a terminal of 80 columns
     assert letters.group in [row["group"] for row in letters.json("list")]
     (row,) = letters.json("list", letters.group, "--filter", f"RETRY_TOPIC = '{letters.bills}' AND n > 1")
     assert (row["messages"], row["origins"]) == (2, {letters.bills: 2})
@@ -232,9 +223,7 @@ def test_list_and_peek_show_what_was_replayed(letters: Letters) -> None:
     assert (row["messages"], row["replayed"]) == (10, 2)
     (row,) = letters.json("list", letters.group, "--filter", f"RETRY_TOPIC = '{letters.orders}'")
     assert (row["messages"], row["replayed"]) == (6, 1)
-    first, second = (
-        json.loads(line) for line in letters.cli("peek", letters.group, "-n", "2").stdout.splitlines()
-    )
+    first, second = (json.loads(line) for line in letters.cli("peek", letters.group, "-n", "2").stdout.splitlines())
     assert (first["replayed_at"], first["replayed_to"], first["replayed_message_id"]) == (None, None, None)
     (copy,) = letters.messages(letters.orders)[6:]
     assert (second["replayed_to"], second["replayed_message_id"]) == (letters.orders, copy.offset_message_id)

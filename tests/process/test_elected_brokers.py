@@ -37,11 +37,7 @@ from reput_protocol.commands.group import (
     SubscriptionData,
 )
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader
-from reput_protocol.commands.offset import (
-    OffsetResult,
-    QueryConsumerOffsetHeader,
-    UpdateConsumerOffsetHeader,
-)
+from reput_protocol.commands.offset import OffsetResult, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.commands.replica import PromoteBrokerHeader, Promotion, QueryReplicaStateHeader
 from reput_protocol.commands.send import SendMessageHeader
@@ -324,9 +320,7 @@ async def make_topic(broker: Broker, name: str) -> ClientAnswer:
 
 
 @pytest.mark.trio
-async def test_a_change_is_answered_once_the_set_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_change_is_answered_once_the_set_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = ElectedGroup(tmp_path, in_sync_replicas=2, slave_timeout="60s")
     held = trio.Event()
     take = SlaveSynchronize._take_if_due
@@ -443,9 +437,7 @@ async def test_a_master_that_has_lost_its_slaves_or_its_engine_answers_no_change
 
 
 @pytest.mark.trio
-async def test_a_slave_of_an_earlier_version_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slave_of_an_earlier_version_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = ElectedGroup(tmp_path, in_sync_replicas=2)
 
     async def ask_nothing(*_: object) -> None: ...
@@ -465,13 +457,9 @@ async def test_a_slave_of_an_earlier_version_is_not_waited_for(
 
 
 @pytest.mark.trio
-async def test_a_slave_follows_a_master_of_an_earlier_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slave_follows_a_master_of_an_earlier_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = ElectedGroup(tmp_path)
-    monkeypatch.setattr(
-        TableCopies, "wait", lambda *_: Response(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
-    )
+    monkeypatch.setattr(TableCopies, "wait", lambda *_: Response(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)))
     async with group.member(0) as first, group.member(1) as second:
         await group.in_sync(0, 1)
         assert (await put(first, b"one")).code == 0
@@ -535,9 +523,7 @@ async def test_a_master_with_a_full_disk_gives_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_member_that_cannot_lead_stays_up_as_a_slave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_member_that_cannot_lead_stays_up_as_a_slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = ElectedGroup(tmp_path)
     real, failures = EpochFile.begin, [OSError(errno.ENOSPC, "No space left on device")]
 

@@ -34,11 +34,7 @@ def test_every_order_of_the_shop_ends_as_it_should() -> None:
     shop = _run("--orders", "6", "--remind-after", "1")
     assert shop.returncode == 0, shop.stdout + shop.stderr
     assert "every order ended as it should" in shop.stdout
-    for order in (
-        "order-0000 . paid",
-        "order-0002 . declined . given up",
-        "order-0003 . sold out . no such order",
-    ):
+    for order in ("order-0000 . paid", "order-0002 . declined . given up", "order-0003 . sold out . no such order"):
         words = order.split(" . ")
         assert any(all(word in line for word in words) for line in shop.stdout.splitlines()), order
 
@@ -64,9 +60,7 @@ def test_the_faststream_application_posts_each_bill(broker: BrokerProcess) -> No
 
 
 @pytest.mark.parametrize("with_registry", [False, True], ids=["a schema", "a registry"])
-def test_the_typed_orders_are_billed_and_the_other_is_set_aside(
-    broker: BrokerProcess, with_registry: bool
-) -> None:
+def test_the_typed_orders_are_billed_and_the_other_is_set_aside(broker: BrokerProcess, with_registry: bool) -> None:
     with schema_registry() as registry:
         environment = {**os.environ, "BROKER": broker.address}
         if with_registry:
@@ -160,9 +154,7 @@ def test_the_django_shop_confirms_an_order(broker: BrokerProcess, tmp_path: Path
     subprocess.run([*manage, "migrate", "--verbosity", "0"], env=environment, check=True, timeout=60)
     commands = (["reput_worker"], ["runserver", "--noreload", f"127.0.0.1:{port}"])
     started = [
-        subprocess.Popen(
-            [*manage, *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        subprocess.Popen([*manage, *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for command in commands
     ]
     orders = f"http://127.0.0.1:{port}/orders/"

@@ -27,11 +27,7 @@ from support.pops import acknowledge, pop
 from support.raw_client import RawClient, in_letters
 from support.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.fault,
-    pytest.mark.skipif(bool(MISSING), reason=MISSING),
-]
+pytestmark = [pytest.mark.process, pytest.mark.fault, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 LEASE_S = 3.0
 TOPIC = "failover"

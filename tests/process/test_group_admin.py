@@ -97,9 +97,7 @@ def queue(topic: str, queue_id: int = 0) -> MessageQueue:
 def test_groups_are_created_changed_shown_and_deleted(connect: Connect, group: str) -> None:
     client = connect("x")
     client.request(
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        {},
-        SubscriptionGroupConfig(group, retry_max_times=3).to_json(),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, SubscriptionGroupConfig(group, retry_max_times=3).to_json()
     )
     _, body = client.ask(SubscriptionGroupHeader(group))
     assert SubscriptionGroupConfig.from_json(body).retry_max_times == 3
@@ -110,10 +108,7 @@ def test_groups_are_created_changed_shown_and_deleted(connect: Connect, group: s
     assert header.ext["totalGroupNum"] == str(len(table.groups)), "all at once, whatever page is asked for"
     names = [f"{group}-{letter}" for letter in "ab"]
     several = SubscriptionGroupList([SubscriptionGroupConfig(name) for name in names])
-    assert (
-        client.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, several.to_json())[0].code
-        == 0
-    )
+    assert client.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, several.to_json())[0].code == 0
     bad = SubscriptionGroupList([SubscriptionGroupConfig(f"{group}-c"), SubscriptionGroupConfig("no spaces")])
     header, _ = client.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, bad.to_json())
     assert header.code == ResponseCode.INVALID_PARAMETER
@@ -328,9 +323,7 @@ def test_a_group_that_pulls_at_its_new_offset_is_not_redirected(
     assert client.committed(topic) == 4
 
 
-def test_offsets_after_a_reset(
-    broker: BrokerProcess, connect: Connect, admin: Admin, topic: str, group: str
-) -> None:
+def test_offsets_after_a_reset(broker: BrokerProcess, connect: Connect, admin: Admin, topic: str, group: str) -> None:
     send(broker, topic, 5)
     time.sleep(0.02)
     middle = datetime.now(UTC)

@@ -32,10 +32,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {"side by side": (), "orderly": ("--order
 
 def kinds(short: str, long: str) -> pytest.MarkDecorator:
     """Run with one kind of member, and with --long with the other too."""
-    cases = [
-        pytest.param(_OPTIONS[short], id=short),
-        pytest.param(_OPTIONS[long], id=long, marks=pytest.mark.long),
-    ]
+    cases = [pytest.param(_OPTIONS[short], id=short), pytest.param(_OPTIONS[long], id=long, marks=pytest.mark.long)]
     return pytest.mark.parametrize("kind", cases)
 
 
@@ -85,9 +82,7 @@ def test_members_that_come_and_leave_in_order_handle_nothing_twice(
             check_order(events)
             assert handled_twice(events) == set(), "a queue goes only when nothing of it is in flight"
         else:
-            assert len(handled_twice(events)) <= 4, (
-                "a handler of a millisecond is seldom late by a tenth of a second"
-            )
+            assert len(handled_twice(events)) <= 4, "a handler of a millisecond is seldom late by a tenth of a second"
 
 
 def test_a_member_that_is_killed(broker: BrokerProcess, tmp_path: Path) -> None:
@@ -183,9 +178,7 @@ def test_a_broker_that_is_restarted(tmp_path: Path, how: signal.Signals, kind: t
 
 
 @kinds("side by side", long="orderly")
-def test_handlers_that_fail_now_and_then(
-    broker: BrokerProcess, tmp_path: Path, kind: tuple[str, ...]
-) -> None:
+def test_handlers_that_fail_now_and_then(broker: BrokerProcess, tmp_path: Path, kind: tuple[str, ...]) -> None:
     with GroupScene(broker.address, tmp_path, "--fail", "10", "--concurrency", "4", *kind) as scene:
         running = [scene.member() for _ in range(2)]
         scene.until_shared_by(*running)

@@ -85,9 +85,7 @@ def test_reset_shows_its_plan_and_asks(cli: Cli, topic: str) -> None:
     shown = cli("reset", topic, topic, "--to", "earliest", "--dry-run")
     assert shown.stdout.splitlines() == [HEAD, f"{topic}\t0\t4\t0\t-4"]
     assert "nothing was changed" in shown.stderr
-    assert (
-        "the name was not typed" in cli("reset", topic, topic, "--to", "latest", text="no\n", code=1).stderr
-    )
+    assert "the name was not typed" in cli("reset", topic, topic, "--to", "latest", text="no\n", code=1).stderr
     assert cli.json("describe", topic)[0]["committed"] == 4
     done = cli("reset", topic, topic, "--to", "latest", text=f"{topic}\n")
     assert f"group {topic} continues there, in 1 queue\n" in done.stderr
@@ -122,14 +120,8 @@ def test_invalid_resets(cli: Cli, topic: str) -> None:
     assert "has no queue 7" in cli("reset", topic, topic, "--to", "1", "--queue", "7", code=1).stderr
 
 
-def test_members_that_are_online_stand_in_the_way_unless_forced(
-    cli: Cli, topic: str, member: GroupClient
-) -> None:
-    for arguments in (
-        ("reset", topic, topic, "--to", "0"),
-        ("skip", topic, topic),
-        ("delete", topic),
-    ):
+def test_members_that_are_online_stand_in_the_way_unless_forced(cli: Cli, topic: str, member: GroupClient) -> None:
+    for arguments in (("reset", topic, topic, "--to", "0"), ("skip", topic, topic), ("delete", topic)):
         refused = cli(*arguments, "--yes", code=1)
         assert "1 member online" in refused.stderr
         assert "--force" in refused.stderr

@@ -68,12 +68,8 @@ def owned(consumer: Any, topic: str) -> list[int]:
 
 def scraped(broker: BrokerProcess, name: str, group: str) -> float:
     """Return what /metrics says of a group."""
-    page = (
-        urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=30.0).read().decode()
-    )
-    values = [
-        line.rsplit(" ", 1)[1] for line in page.splitlines() if line.startswith(f'{name}{{group="{group}"')
-    ]
+    page = urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=30.0).read().decode()
+    values = [line.rsplit(" ", 1)[1] for line in page.splitlines() if line.startswith(f'{name}{{group="{group}"')]
     return float(values[0]) if values else 0.0
 
 
@@ -100,9 +96,7 @@ async def test_a_group_whose_offset_is_set_continues_there(
         assert first.queue_offset == 0
         await admin.reset_offsets(group, topic, when=-1)
         rest = await drain(consumer)
-        assert set(rest) <= set(places(0, 8)), (
-            "what it holds goes, but what was on its way to the application"
-        )
+        assert set(rest) <= set(places(0, 8)), "what it holds goes, but what was on its way to the application"
         await admin.reset_offsets(group, topic, shift=-1)
         assert await drain(consumer) == places(19, 20)
     async with face.PullConsumer(broker.address, group=group) as reader:
@@ -208,9 +202,7 @@ async def test_a_failed_message_is_redelivered_and_then_a_dead_letter(
 
 
 @scenario
-async def test_a_member_says_what_it_is_doing(
-    face: Face, broker: BrokerProcess, names: tuple[str, str]
-) -> None:
+async def test_a_member_says_what_it_is_doing(face: Face, broker: BrokerProcess, names: tuple[str, str]) -> None:
     topic, group = names
 
     await fill(face, broker.address, topic, 10)

@@ -125,14 +125,7 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic(
 
 def test_an_invalid_heartbeat(connect: Connect, topic: str) -> None:
     client = connect("a")
-    for body in (
-        b"",
-        b"[]",
-        b"{",
-        b'{"clientID":7}',
-        b'{"clientID":""}',
-        b'{"clientID":"a","withoutSub":true}',
-    ):
+    for body in (b"", b"[]", b"{", b'{"clientID":7}', b'{"clientID":""}', b'{"clientID":"a","withoutSub":true}'):
         header, _ = client.request(RequestCode.HEART_BEAT, {}, body)
         assert header.code == ResponseCode.INVALID_PARAMETER, body
     huge = b'{"clientID":"' + b"a" * (1 << 20) + b'"}'
@@ -209,9 +202,7 @@ def test_reasons_to_refuse_a_pull_and_their_order(
 
 
 @TYPES
-def test_offsets_are_committed_for_groups_and_topics_that_exist(
-    connect: Connect, topic: str, kind: HeaderType
-) -> None:
+def test_offsets_are_committed_for_groups_and_topics_that_exist(connect: Connect, topic: str, kind: HeaderType) -> None:
     client = connect("a", kind)
     if kind is not HeaderType.MSGPACK:
         assert client.commit(topic, 1).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

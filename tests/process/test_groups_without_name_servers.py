@@ -25,17 +25,13 @@ ON = {"enabled": True, "admin_secret": SECRET}
 
 
 @pytest.fixture
-def group(
-    new_reput_broker: Callable[..., BackgroundBroker], monkeypatch: pytest.MonkeyPatch
-) -> list[BackgroundBroker]:
+def group(new_reput_broker: Callable[..., BackgroundBroker], monkeypatch: pytest.MonkeyPatch) -> list[BackgroundBroker]:
     monkeypatch.setenv("REPUT_USER", "admin")
     monkeypatch.setenv("REPUT_SECRET", SECRET)
     monkeypatch.setenv("REPUT_SECRET_FILE", "")
     master = new_reput_broker(access=ON, ha_port=0)
     slaves = [
-        new_reput_broker(
-            access=ON, broker_id=number, ha_port="off", ha={"role": "SLAVE", "master": master.address}
-        )
+        new_reput_broker(access=ON, broker_id=number, ha_port="off", ha={"role": "SLAVE", "master": master.address})
         for number in (1, 2)
     ]
     group = [master, *slaves]
@@ -68,9 +64,7 @@ def test_every_member_lists_the_whole_group(group: list[BackgroundBroker]) -> No
         }
 
 
-def test_a_user_is_created_at_every_member_whichever_is_asked(
-    group: list[BackgroundBroker], tmp_path: Path
-) -> None:
+def test_a_user_is_created_at_every_member_whichever_is_asked(group: list[BackgroundBroker], tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a-secret-of-alice\n")
     made = run(user.command, group[1], "create", "alice", "--new-secret-file", str(tmp_path / "secret"))
     assert made.exception is None
@@ -78,9 +72,7 @@ def test_a_user_is_created_at_every_member_whichever_is_asked(
         assert user_file_of(broker.config).load().users["alice"].secret == "a-secret-of-alice"
 
 
-def test_a_change_that_did_not_reach_every_member_says_so(
-    group: list[BackgroundBroker], tmp_path: Path
-) -> None:
+def test_a_change_that_did_not_reach_every_member_says_so(group: list[BackgroundBroker], tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a-secret-of-alice\n")
     group[2].stop()
     failed = run(user.command, group[0], "create", "alice", "--new-secret-file", str(tmp_path / "secret"))

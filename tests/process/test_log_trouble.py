@@ -75,17 +75,7 @@ def test_trouble_with_the_log_is_not_the_broker_s(
 def test_no_file_of_the_store_takes_the_place_of_a_closed_stderr(tmp_path: Path) -> None:
     http_port = free_port()
     command = [sys.executable, "-m", "reput_cli", "serve", "--data-dir", str(tmp_path / "data")]
-    shell = [
-        "sh",
-        "-c",
-        'exec "$@" 0<&- 1>&- 2>&-',
-        "sh",
-        *command,
-        "--port",
-        "0",
-        "--http-port",
-        str(http_port),
-    ]
+    shell = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *command, "--port", "0", "--http-port", str(http_port)]
     broker = subprocess.Popen(shell, env={**os.environ, **SMALL_INDEX})
     try:
         _wait_until(broker, lambda: _page(http_port, "/readyz") == "ok\n")

@@ -84,9 +84,7 @@ def test_a_second_broker_on_the_directory_is_refused(tmp_path: Path) -> None:
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "store") as process:
-        other = serve(
-            tmp_path, "--data-dir", str(tmp_path / "other"), "--port", str(process.port), "--http-port", "0"
-        )
+        other = serve(tmp_path, "--data-dir", str(tmp_path / "other"), "--port", str(process.port), "--http-port", "0")
         assert other.returncode == 1
         assert str(process.port) in other.stderr
         assert "Traceback" not in other.stderr
@@ -94,15 +92,9 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "size", "says"),
-    [
-        ("notes.txt", 10, "notes.txt"),
-        ("00000000000000000000", 1000, "1000"),
-        ("00000000000000000001", 1 << 30, "1"),
-    ],
+    [("notes.txt", 10, "notes.txt"), ("00000000000000000000", 1000, "1000"), ("00000000000000000001", 1 << 30, "1")],
 )
-def test_foreign_and_wrong_sized_files_stop_the_start(
-    tmp_path: Path, name: str, size: int, says: str
-) -> None:
+def test_foreign_and_wrong_sized_files_stop_the_start(tmp_path: Path, name: str, size: int, says: str) -> None:
     log = tmp_path / "store" / "commitlog"
     log.mkdir(parents=True)
     with (log / name).open("wb") as file:
@@ -310,9 +302,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], capture_output=True
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("a full disk needs the right to mount a tmpfs")
     yield disk

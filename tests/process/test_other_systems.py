@@ -146,7 +146,5 @@ def test_the_client_works_without_posix(tmp_path: Path) -> None:
         for loop, program in programs.items():
             command = [sys.executable, "-c", WINDOWS + program + "print('done')", process.address, loop]
             environment = {"REPUT_OFFSETS_DIR": str(tmp_path / "offsets")}
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=60, check=False
-            )
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
             assert done.stdout == "done\n", (loop, done.stderr)

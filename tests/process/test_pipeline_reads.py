@@ -31,12 +31,7 @@ tasks = import_module("reput_pipeline.source.tasks")
 TOPIC = "orders"
 SIZE = 60_000
 MESSAGES = 160
-FILES = {
-    "commit_log_file_size": 1 << 20,
-    "consume_queue_entries": 16,
-    "clean_delay": "0s",
-    "clean_interval": "100ms",
-}
+FILES = {"commit_log_file_size": 1 << 20, "consume_queue_entries": 16, "clean_delay": "0s", "clean_interval": "100ms"}
 BODY_MAX = 4 << 20
 
 
@@ -141,9 +136,7 @@ def test_a_broker_that_does_not_answer_is_named_after_all_retries() -> None:
         live_plan.plan_batch(options, NOTHING_NARROWED)
 
 
-def test_the_largest_bodies_come_whole(
-    broker: BackgroundBroker, new_reput_broker: Callable[..., Any]
-) -> None:
+def test_the_largest_bodies_come_whole(broker: BackgroundBroker, new_reput_broker: Callable[..., Any]) -> None:
     large = new_reput_broker(store={"flush": "sync"})
     bodies = [b"small", os.urandom(1 << 19) * 8, b"", os.urandom(1 << 19) * 8, b"small"]
     assert len(bodies[1]) == BODY_MAX

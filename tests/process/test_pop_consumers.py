@@ -136,9 +136,7 @@ def test_handlers_go_on_over_a_kill_and_their_messages_are_acknowledged(tmp_path
     with BrokerProcess(tmp_path / "data") as broker:
         with Producer(broker.address, timeout_s=20.0) as producer:
             producer.send_batch([Message(TOPIC, body) for body in bodies], queue_id=0)
-        works = [
-            partial(program, face, broker.address, group, count) for group, (face, count) in groups.items()
-        ]
+        works = [partial(program, face, broker.address, group, count) for group, (face, count) in groups.items()]
         with programs(*works, faces=faces):
             wait_until(lambda: all(len(bodies) >= 50 for bodies in handled.values()))
             broker.kill()

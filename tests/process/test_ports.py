@@ -46,9 +46,7 @@ async def test_brokers_whose_ports_are_side_by_side_run_at_once(tmp_path: Path) 
                 assert set(listening(two)) == {"main", "name", "ha", "http"}
             async with broker(tmp_path / "three", port + 4, http_port=0) as three:
                 assert "fast" not in listening(three)
-        assert [
-            (log["option"], log["port"], log["instead"]) for log in logs if log["event"] == "port_taken"
-        ] == [
+        assert [(log["option"], log["port"], log["instead"]) for log in logs if log["event"] == "port_taken"] == [
             ("fast_port", port + 1, "off"),
             ("fast_port", port + 2, "off"),
         ]

@@ -103,9 +103,7 @@ def test_promtool_accepts_configuration_and_rules() -> None:
     # The second one names files that docs/security.md makes.
     tls = ["config", "--syntax-only", "prometheus-tls.yml"]
     for arguments in (["config", "prometheus.yml"], tls, ["rules", "rules.yml"]):
-        done = subprocess.run(
-            [promtool, "check", *arguments], cwd=CONF, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([promtool, "check", *arguments], cwd=CONF, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -34,15 +34,11 @@ def broker(module_path: Path, request: pytest.FixtureRequest) -> Iterator[Broker
 def frame(
     opaque: int, topic: str, queue_id: int, *bodies: bytes, ack: str = "page_cache", spoil: bool = False
 ) -> bytes:
-    block = encode_put_block(
-        [Message(topic, body, tag="t") for body in bodies], topic, queue_id, 1_700_000_000_000
-    )
+    block = encode_put_block([Message(topic, body, tag="t") for body in bodies], topic, queue_id, 1_700_000_000_000)
     if spoil:
         block = block[:8] + bytes([block[8] ^ 1]) + block[9:]  # the first body's checksum
     ext: dict[str, Value] = {"topic": topic, "queueId": queue_id, "count": len(bodies), "ack": ack}
-    return encode_frame(
-        Header(PUT, opaque, ext=ext, language=int(LanguageCode.PYTHON)), HeaderType.MSGPACK, block
-    )
+    return encode_frame(Header(PUT, opaque, ext=ext, language=int(LanguageCode.PYTHON)), HeaderType.MSGPACK, block)
 
 
 def answers_to(client: RawClient, frames: list[bytes]) -> dict[int, Header]:
@@ -93,8 +89,7 @@ def test_every_put_of_a_run_gets_its_own_place(broker: BrokerProcess, ack: str) 
         for number in range(300):
             queue_id = random.randrange(4)
             bodies = [
-                b"%d.%d" % (number, part) * random.randrange(1, 40)
-                for part in range(random.choice([1, 1, 1, 2, 30]))
+                b"%d.%d" % (number, part) * random.randrange(1, 40) for part in range(random.choice([1, 1, 1, 2, 30]))
             ]
             opaque = FIRST_OPAQUE + number
             wanted[opaque] = (queue_id, len(sent[queue_id]))
@@ -104,9 +99,7 @@ def test_every_put_of_a_run_gets_its_own_place(broker: BrokerProcess, ack: str) 
         assert list(answers) == list(wanted), "answers to puts of one level come in their order"
         assert {header.code for header in answers.values()} == {0}
         assert {header.ext["ack"] for header in answers.values()} == {ack}
-        places = {
-            opaque: (header.ext["queueId"], header.ext["queueOffset"]) for opaque, header in answers.items()
-        }
+        places = {opaque: (header.ext["queueId"], header.ext["queueOffset"]) for opaque, header in answers.items()}
         assert places == wanted
         physical = [int(str(header.ext["physicalOffset"])) for header in answers.values()]
         assert physical == sorted(set(physical))
@@ -174,10 +167,7 @@ def test_puts_and_other_requests_alternate_in_one_write(broker: BrokerProcess) -
 
 def test_a_run_across_the_end_of_a_log_file_loses_nothing(tmp_path: Path) -> None:
     environment = {"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "256KiB", "REPUT_STORE__FLUSH": "async"}
-    with (
-        BrokerProcess(tmp_path / "store", environment=environment) as broker,
-        RawClient(broker.address) as client,
-    ):
+    with BrokerProcess(tmp_path / "store", environment=environment) as broker, RawClient(broker.address) as client:
         topic = created(client, "rolls")
         bodies = [b"%05d" % number * 100 for number in range(2000)]
         for start in range(0, len(bodies), 100):
@@ -186,7 +176,5 @@ def test_a_run_across_the_end_of_a_log_file_loses_nothing(tmp_path: Path) -> Non
                 for index, body in enumerate(bodies[start : start + 100])
             ]
             answers = answers_to(client, frames)
-            assert [header.ext["queueOffset"] for header in answers.values()] == list(
-                range(start, start + 100)
-            )
+            assert [header.ext["queueOffset"] for header in answers.values()] == list(range(start, start + 100))
         assert bodies_of(client, topic, 0, len(bodies)) == bodies

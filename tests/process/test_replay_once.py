@@ -86,9 +86,7 @@ def command(broker: BrokerProcess, group: str) -> Callable[[], None]:
     arguments = ["dlq", "replay", group, "--yes", "--server", broker.address, "--timeout", "30s"]
 
     def run() -> None:
-        subprocess.run(
-            [sys.executable, "-m", "reput_cli", *arguments], check=True, capture_output=True, timeout=60
-        )
+        subprocess.run([sys.executable, "-m", "reput_cli", *arguments], check=True, capture_output=True, timeout=60)
 
     return run
 
@@ -106,9 +104,7 @@ def spark_job(broker: BrokerProcess, group: str) -> Callable[[], None]:
 WAYS = (selection, everything, command, spark_job)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [*combinations_with_replacement(WAYS, 2)], ids=lambda way: way.__name__
-)
+@pytest.mark.parametrize(("one", "other"), [*combinations_with_replacement(WAYS, 2)], ids=lambda way: way.__name__)
 def test_two_ways_at_once_over_a_kill_of_the_broker(
     broker: BrokerProcess, one: Callable[..., Any], other: Callable[..., Any]
 ) -> None:

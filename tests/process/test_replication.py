@@ -58,9 +58,7 @@ def port_of(address: str | None) -> int:
 
 
 async def caught_up(master: Broker, slave: Broker) -> None:
-    await until(
-        lambda: slave.health.ready and slave.store.max_physical_offset == master.store.max_physical_offset
-    )
+    await until(lambda: slave.health.ready and slave.store.max_physical_offset == master.store.max_physical_offset)
 
 
 async def load(broker: Broker, count: int, start: int = 0, **options: Any) -> None:
@@ -80,12 +78,8 @@ def assert_same_logs(one: Path, other: Path) -> None:
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize(
-    ("flush", "pool"), [("sync", False), ("async", False), ("sync", True), ("async", True)]
-)
-async def test_a_slave_has_the_same_log_and_serves_it_when_promoted(
-    tmp_path: Path, flush: str, pool: bool
-) -> None:
+@pytest.mark.parametrize(("flush", "pool"), [("sync", False), ("async", False), ("sync", True), ("async", True)])
+async def test_a_slave_has_the_same_log_and_serves_it_when_promoted(tmp_path: Path, flush: str, pool: bool) -> None:
     """Also if the master commits buffers: only what is committed is sent."""
     one, other = tmp_path / "1", tmp_path / "2"
     async with Broker(master_config(one, flush=flush, pool=pool)) as master:
@@ -192,9 +186,7 @@ async def test_a_returning_master_of_a_group_whose_next_one_had_nothing_yet(
 
 
 @pytest.mark.trio
-async def test_an_epoch_is_adopted_before_its_first_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_epoch_is_adopted_before_its_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a kill after the report of that byte, and before the adoption, would have it truncated again."""
     one, other = tmp_path / "1", tmp_path / "2"
     for start in (0, 5, 10):
@@ -258,10 +250,7 @@ async def test_another_cluster_and_another_history_are_refused(
     tmp_path: Path, cluster: str, count: int, reason: str
 ) -> None:
     """Also if both are in their first epoch, and the other master's log is shorter or empty."""
-    async with (
-        Broker(master_config(tmp_path / "1")) as master,
-        Broker(master_config(tmp_path / "2")) as other,
-    ):
+    async with Broker(master_config(tmp_path / "1")) as master, Broker(master_config(tmp_path / "2")) as other:
         await load(master, 5)
         await load(other, 5)
         async with Broker(slave_config(tmp_path / "3", other)) as slave:
@@ -347,11 +336,7 @@ async def test_a_slave_behind_deleted_files_is_set_aside_and_begins_again(tmp_pa
         assert slave.store.min_physical_offset == master.store.min_physical_offset == 65536
         for queue in range(4):
             assert slave.store.max_offset_in_queue("T", queue) == master.store.max_offset_in_queue("T", queue)
-            assert (
-                slave.store.min_offset_in_queue("T", queue)
-                == master.store.min_offset_in_queue("T", queue)
-                > 0
-            )
+            assert slave.store.min_offset_in_queue("T", queue) == master.store.min_offset_in_queue("T", queue) > 0
         await load(master, 4, 155)
         await caught_up(master, slave)
     assert_same_logs(one, other)
@@ -360,9 +345,7 @@ async def test_a_slave_behind_deleted_files_is_set_aside_and_begins_again(tmp_pa
 
 
 @pytest.mark.trio
-async def test_a_machine_without_power_refuses_no_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_machine_without_power_refuses_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slave connects again when it is back."""
     dialled = 0
 
@@ -386,11 +369,7 @@ async def test_a_machine_without_power_refuses_no_connection(
 async def test_rocketmqs_clients_of_a_sync_master(tmp_path: Path) -> None:
     """They name no level: stored in any case, and told by the code whether a slave has it."""
     config = master_config(
-        tmp_path / "1",
-        role="SYNC_MASTER",
-        in_sync_replicas=2,
-        slave_timeout="1s",
-        send_heartbeat_interval="50ms",
+        tmp_path / "1", role="SYNC_MASTER", in_sync_replicas=2, slave_timeout="1s", send_heartbeat_interval="50ms"
     )
     async with Broker(config) as master:
         await load(master, 1, ack="flushed")

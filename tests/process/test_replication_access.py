@@ -42,9 +42,7 @@ def master_config(path: Path, **sections: Any) -> BrokerConfig:
     return BrokerConfig(data_dir=path, port=0, ha_port=0, access=access, store=FILES, **sections)
 
 
-def slave_config(
-    path: Path, master: str, *, ha: Mapping[str, Any] | None = None, **more: Any
-) -> BrokerConfig:
+def slave_config(path: Path, master: str, *, ha: Mapping[str, Any] | None = None, **more: Any) -> BrokerConfig:
     return BrokerConfig(
         data_dir=path,
         port=0,
@@ -77,9 +75,7 @@ def has_all(master: Broker, slave: Broker) -> bool:
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-async def test_a_user_with_replicate_alone_copies_the_log_and_the_tables(
-    tmp_path: Path, with_tls: bool
-) -> None:
+async def test_a_user_with_replicate_alone_copies_the_log_and_the_tables(tmp_path: Path, with_tls: bool) -> None:
     sections: dict[str, Any] = {}
     tls = None
     if with_tls:
@@ -133,13 +129,9 @@ async def test_a_candidate_believes_members_that_know_its_secret(tmp_path: Path)
     election = {"etcd": ["http://127.0.0.1:1"]}  # without an answer all stay slaves
     config = master_config(tmp_path / "1", broker_id=1, election=election)
     access = {"broker_user": "slave", "broker_secret": SLAVES_SECRET}
-    candidate = BrokerConfig(
-        data_dir=tmp_path / "3", ha_port=0, broker_id=3, access=access, election=election
-    )
+    candidate = BrokerConfig(data_dir=tmp_path / "3", ha_port=0, broker_id=3, access=access, election=election)
     others = OtherMembers(candidate, GroupMembers(lambda: 0.0), lambda: None)
-    stranger = BrokerConfig(
-        data_dir=tmp_path / "2", port=0, ha_port=0, broker_id=2, election=election, store=FILES
-    )
+    stranger = BrokerConfig(data_dir=tmp_path / "2", port=0, ha_port=0, broker_id=2, election=election, store=FILES)
     async with Broker(config) as member, Broker(stranger) as other:
         addresses = {2: member.address, 3: other.address, 4: "127.0.0.1:1", 5: "not an address"}
         answers = await others.ask(addresses, 5.0)
@@ -160,9 +152,7 @@ async def test_a_broker_without_the_secret_is_not_followed(tmp_path: Path) -> No
             await until(lambda: slave.store.max_physical_offset == stranger.store.max_physical_offset)
 
 
-async def test_an_answer_that_was_changed_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_that_was_changed_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even while brokers of earlier versions, which prove nothing, are accepted."""
     receive = RemotingClient.call
 

@@ -55,13 +55,9 @@ def replies_counted(broker: BrokerProcess) -> dict[str, int]:
 
 
 @contextmanager
-def worker(
-    broker: BrokerProcess, handle: Callable[[blocking.Producer, ReceivedMessage], None]
-) -> Iterator[None]:
+def worker(broker: BrokerProcess, handle: Callable[[blocking.Producer, ReceivedMessage], None]) -> Iterator[None]:
     """A member of the group that does the work, until the end of the block."""
-    consumer = blocking.Consumer(
-        broker.address, group="workers", topic="work", start="earliest", timeout_s=30.0
-    )
+    consumer = blocking.Consumer(broker.address, group="workers", topic="work", start="earliest", timeout_s=30.0)
     with blocking.Producer(broker.address, timeout_s=30.0) as producer, consumer:
 
         def work() -> None:
@@ -181,9 +177,7 @@ def work_of(broker: BrokerProcess) -> list[Sequence[ReceivedMessage]]:
         return [consumer.pull("work", queue, 0, wait_s=0.0).messages for queue in range(4)]
 
 
-def test_without_a_replier_a_request_ends_in_time_and_one_that_comes_later_is_too_late(
-    broker: BrokerProcess,
-) -> None:
+def test_without_a_replier_a_request_ends_in_time_and_one_that_comes_later_is_too_late(broker: BrokerProcess) -> None:
     with blocking.Producer(broker.address, timeout_s=60.0) as producer:
         with pytest.raises(ReplyTimeout) as failure:
             producer.request(Message("work", b"ping"), timeout_s=0.5)

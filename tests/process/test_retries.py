@@ -147,6 +147,5 @@ def test_every_message_is_tried_as_often_as_it_may_be_and_then_a_dead_letter_als
 
 def _until_some(member: Member, topic: str) -> list[ReceivedMessage]:
     return wait_until(
-        lambda: member.pull(topic, 1.0),
-        what=lambda: f"nothing came to {topic} from {member.position(topic)} on",
+        lambda: member.pull(topic, 1.0), what=lambda: f"nothing came to {topic} from {member.position(topic)} on"
     )

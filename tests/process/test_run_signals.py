@@ -80,9 +80,7 @@ def test_nothing_popped_and_handled_is_redelivered(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_loop_ends_by_the_handler_of_the_program(
-    broker: BrokerProcess, tmp_path: Path, number: int
-) -> None:
+def test_a_loop_ends_by_the_handler_of_the_program(broker: BrokerProcess, tmp_path: Path, number: int) -> None:
     _check(broker, tmp_path, number, "--loop", "--face", "blocking")
 
 

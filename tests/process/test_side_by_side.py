@@ -58,18 +58,10 @@ def _children_of(parent: int, with_text: str) -> list[int]:
 
 
 def test_what_cannot_be_the_same_for_several_brokers_is_refused_at_once() -> None:
-    options = {
-        "port": 0,
-        "access.enabled": True,
-        "ha_port": 7,
-        "election.etcd": ["http://x:1"],
-        "allow_insecure": True,
-    }
+    options = {"port": 0, "access.enabled": True, "ha_port": 7, "election.etcd": ["http://x:1"], "allow_insecure": True}
     with pytest.raises(ConfigError) as refused:
         parts_of(load_config(overrides=options), 2)
-    assert [problem.key for problem in refused.value.problems] == [
-        *("port", "ha.role", "access.admin_secret")
-    ]
+    assert [problem.key for problem in refused.value.problems] == [*("port", "ha.role", "access.admin_secret")]
     with pytest.raises(ConfigError, match="2 to 26"):
         parts_of(load_config(), 27)
 

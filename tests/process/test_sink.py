@@ -45,9 +45,7 @@ def staged_batch(client: SinkClient, batch_id: int, bodies: list[bytes], query_i
     return staged
 
 
-def test_nothing_is_seen_before_the_commit_and_all_of_it_after(
-    broker: BackgroundBroker, client: SinkClient
-) -> None:
+def test_nothing_is_seen_before_the_commit_and_all_of_it_after(broker: BackgroundBroker, client: SinkClient) -> None:
     first, second, loser = (Staged("q", 0, part) for part in (0, 1, 1))
     for staged in (first, second, loser):
         for queue_id in (0, 1):
@@ -137,9 +135,7 @@ def test_a_new_topic_is_created_by_the_commit_and_not_by_the_staging(
     assert len(published(again.address, "later")) == 4
     strict = new_reput_broker(topics={"auto_create": False})
     with SinkClient(strict.address) as refused:
-        assert "NO_TOPIC: topic 'fresh' does not exist" in why(
-            refused.stage(Staged("q", 0), "fresh", 0, [b""])
-        )
+        assert "NO_TOPIC: topic 'fresh' does not exist" in why(refused.stage(Staged("q", 0), "fresh", 0, [b""]))
 
 
 def test_a_commit_that_does_not_name_what_is_staged_is_refused(client: SinkClient) -> None:
@@ -154,9 +150,7 @@ def test_a_commit_that_does_not_name_what_is_staged_is_refused(client: SinkClien
     assert client.commit("q", 0, [staged]).code == 0
 
 
-def test_a_commit_into_a_topic_that_has_gone_since_is_refused(
-    broker: BackgroundBroker, client: SinkClient
-) -> None:
+def test_a_commit_into_a_topic_that_has_gone_since_is_refused(broker: BackgroundBroker, client: SinkClient) -> None:
     staged = staged_batch(client, 0, [b"a"])
     with Admin(broker.address) as admin:
         admin.delete_topic(TOPIC)
@@ -210,20 +204,14 @@ def test_names_that_cannot_be_are_refused(client: SinkClient, changes: dict[str,
 def test_only_the_broker_writes_markers(client: SinkClient) -> None:
     assert client.commit("q", 0, [staged_batch(client, 0, [b"a"])]).code == 0
     block = bytes(encode_put_block([Message(TOPIC, b"x")], SINK_TOPIC, 0, 1))
-    header, _ = client.request(
-        RequestCode.PUT_MESSAGE, {"topic": SINK_TOPIC, "queueId": 0, "count": 1}, block
-    )
+    header, _ = client.request(RequestCode.PUT_MESSAGE, {"topic": SINK_TOPIC, "queueId": 0, "count": 1}, block)
     assert why(header).startswith("NO_PERMISSION")
 
 
 def test_a_commit_is_done_though_its_client_has_gone(broker: BackgroundBroker, client: SinkClient) -> None:
     staged = staged_batch(client, 0, [b"%d" % number for number in range(2000)])
     with SinkClient(broker.address) as gone:
-        gone.send(
-            RequestCode.COMMIT_STAGED,
-            {"queryId": "q", "batchId": 0},
-            CommitStagedBody([staged.part]).to_json(),
-        )
+        gone.send(RequestCode.COMMIT_STAGED, {"queryId": "q", "batchId": 0}, CommitStagedBody([staged.part]).to_json())
         gone.send(RequestCode.QUERY_STAGED)
         assert gone.receive() is not None
     assert client.commit("q", 0, [staged]).code == 0

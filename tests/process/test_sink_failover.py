@@ -18,11 +18,7 @@ from support.cluster_of_three import ClusterOfThree
 from support.etcd_process import MISSING
 from support.sink_client import published
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.fault,
-    pytest.mark.skipif(bool(MISSING), reason=MISSING),
-]
+pytestmark = [pytest.mark.process, pytest.mark.fault, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 TOPIC = "orders"
 BLOCKS, BLOCK = 6, 50
@@ -41,18 +37,11 @@ def stage(writer: StagingProducer, batch_id: int) -> StagedPart:
     for first in range(0, len(every), BLOCK):
         some = every[first : first + BLOCK]
         ids = [f"{scope.staging_id}-{first + number}" for number in range(len(some))]
-        writer.stage(
-            TOPIC,
-            0,
-            len(some),
-            encode_put_block([Message(TOPIC, body) for body in some], TOPIC, 0, 1, ids),
-        )
+        writer.stage(TOPIC, 0, len(some), encode_put_block([Message(TOPIC, body) for body in some], TOPIC, 0, 1, ids))
     return writer.end()
 
 
-def test_a_master_that_is_killed_while_it_publishes_is_followed_by_one_that_completes_the_batch(
-    tmp_path: Path,
-) -> None:
+def test_a_master_that_is_killed_while_it_publishes_is_followed_by_one_that_completes_the_batch(tmp_path: Path) -> None:
     step = tmp_path / "step"
     step.write_text("")
     command = [sys.executable, str(STAND_IN), f"@{step}"]

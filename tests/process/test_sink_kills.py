@@ -70,9 +70,7 @@ class Setting:
 
 
 def bodies_of(batch_id: int, part: int, queue_id: int) -> list[bytes]:
-    return [
-        b"%d/%d/%d/%05d" % (batch_id, part, queue_id, number) + b"." * 300 for number in range(BATCH_PER_PART)
-    ]
+    return [b"%d/%d/%d/%05d" % (batch_id, part, queue_id, number) + b"." * 300 for number in range(BATCH_PER_PART)]
 
 
 def run_batch(address: str, batch_id: int) -> Header:
@@ -83,9 +81,7 @@ def run_batch(address: str, batch_id: int) -> Header:
             for part in range(2):
                 staged = Staged(QUERY, batch_id, part)
                 for queue_id in range(2):
-                    assert (
-                        client.stage(staged, TOPIC, queue_id, bodies_of(batch_id, part, queue_id)).code == 0
-                    )
+                    assert client.stage(staged, TOPIC, queue_id, bodies_of(batch_id, part, queue_id)).code == 0
                 assert client.end(staged).code == 0
                 stagings.append(staged)
             return client.commit(QUERY, batch_id, stagings)
@@ -96,10 +92,7 @@ def run_batch(address: str, batch_id: int) -> Header:
 def expected(batches: int) -> dict[int, list[bytes]]:
     return {
         queue_id: [
-            body
-            for batch_id in range(batches)
-            for part in range(2)
-            for body in bodies_of(batch_id, part, queue_id)
+            body for batch_id in range(batches) for part in range(2) for body in bodies_of(batch_id, part, queue_id)
         ]
         for queue_id in range(2)
     }
@@ -161,9 +154,7 @@ def test_a_batch_is_published_once_wherever_the_broker_is_killed(tmp_path: Path,
     assert [path.name for path in (setting.directory / "staging").iterdir()] == []
 
 
-def test_a_start_that_is_killed_while_it_completes_a_batch_is_followed_by_one_that_does(
-    tmp_path: Path,
-) -> None:
+def test_a_start_that_is_killed_while_it_completes_a_batch_is_followed_by_one_that_does(tmp_path: Path) -> None:
     with Setting(tmp_path) as setting:
         address = setting.start()
         setting.die_at("piece:3")

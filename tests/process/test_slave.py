@@ -44,8 +44,7 @@ class Pair:
     async def caught_up(self) -> None:
         await until(
             lambda: (
-                self.slave.health.ready
-                and self.slave.store.dispatched_offset >= self.master.store.max_physical_offset
+                self.slave.health.ready and self.slave.store.dispatched_offset >= self.master.store.max_physical_offset
             )
         )
 
@@ -180,11 +179,7 @@ async def test_both_show_the_state_of_replication(tmp_path: Path) -> None:
         await both.synchronized()
         end = both.master.store.max_physical_offset
         status = json.loads((await ask(both.master, RequestCode.GET_BROKER_HA_STATUS)).body)
-        assert (status["master"], status["masterCommitLogMaxOffset"], status["inSyncSlaveNums"]) == (
-            True,
-            end,
-            1,
-        )
+        assert (status["master"], status["masterCommitLogMaxOffset"], status["inSyncSlaveNums"]) == (True, end, 1)
         (connection,) = status["haConnectionInfo"]
         assert (connection["slaveAckOffset"], connection["diff"], connection["inSync"]) == (end, 0, True)
         for broker, written in ((both.master, 0), (both.slave, 7)):
@@ -202,8 +197,7 @@ async def test_both_show_the_state_of_replication(tmp_path: Path) -> None:
         assert client["lastReadTimestamp"] > 0
         async with httpx.AsyncClient() as http:
             pages = [
-                (await http.get(f"http://{broker.http_address}/metrics")).text
-                for broker in (both.master, both.slave)
+                (await http.get(f"http://{broker.http_address}/metrics")).text for broker in (both.master, both.slave)
             ]
             slave_status = (await http.get(f"http://{both.slave.http_address}/status")).json()
             master_status = (await http.get(f"http://{both.master.http_address}/status")).json()
@@ -266,9 +260,7 @@ async def test_a_promoted_slave_ends_the_transactions_that_are_open_and_no_other
 
 
 async def routed(broker: Broker) -> dict[int, str]:
-    answer = await ask(
-        broker, RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(RouteHeader("T").to_ext(HeaderType.JSON))
-    )
+    answer = await ask(broker, RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(RouteHeader("T").to_ext(HeaderType.JSON)))
     return {} if answer.code else dict(TopicRoute.from_json(answer.body).broker_datas[0].broker_addrs)
 
 

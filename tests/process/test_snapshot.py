@@ -100,9 +100,7 @@ class Load:
         producer = clients.enter_context(Producer(self._address))
 
         def step(number: int) -> None:
-            batch = [
-                Message("orders", b"%d-%d" % (number, i) + bytes(200), keys=[f"k{number}"]) for i in range(10)
-            ]
+            batch = [Message("orders", b"%d-%d" % (number, i) + bytes(200), keys=[f"k{number}"]) for i in range(10)]
             producer.send_batch(batch)
             self.acknowledged["orders"] += [bytes(message.body) for message in batch]
 
@@ -195,17 +193,13 @@ def test_a_snapshot_under_load_is_restored_with_every_acknowledged_message(tmp_p
             checked = reput(*verify[1:])
             assert checked.returncode == 0, checked.stdout + checked.stderr
     assert load.topics_deleted >= 3
-    assert all(len(found) >= 5 for found in before.values()), {
-        name: len(found) for name, found in before.items()
-    }
+    assert all(len(found) >= 5 for found in before.values()), {name: len(found) for name, found in before.items()}
     subprocess.run(restore, check=True)
     restored = tmp_path / "reput-restored"
     assert serve == ["reput", "serve", "--data-dir", str(restored)]
     with BrokerProcess(restored, environment=OPTIONS) as broker:
         deadline = time.monotonic() + 30
-        while (
-            set(before["delayed"]) - set(bodies_of(broker.address, "delayed")) and time.monotonic() < deadline
-        ):
+        while set(before["delayed"]) - set(bodies_of(broker.address, "delayed")) and time.monotonic() < deadline:
             time.sleep(0.1)
         for topic in TOPICS:
             counts = Counter(bodies_of(broker.address, topic))

@@ -84,9 +84,7 @@ def test_a_pull_gets_what_its_expression_is_true_for(
 
 
 @TYPES
-def test_a_bad_expression_is_refused_with_the_place(
-    broker: BrokerProcess, topic: str, kind: HeaderType
-) -> None:
+def test_a_bad_expression_is_refused_with_the_place(broker: BrokerProcess, topic: str, kind: HeaderType) -> None:
     with RawClient(broker.address, kind) as client:
         header, _ = pull(client, topic, "n > 3 AND n LIKE 'x'")
         assert header.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
@@ -102,17 +100,13 @@ def test_a_bad_expression_is_refused_with_the_place(
         assert pull(client, topic, "t1", expression_type=None)[1] == [1, 3, 5, 7, 9]
 
 
-def test_a_group_that_subscribed_with_an_expression_needs_none_in_its_pulls(
-    broker: BrokerProcess, topic: str
-) -> None:
+def test_a_group_that_subscribed_with_an_expression_needs_none_in_its_pulls(broker: BrokerProcess, topic: str) -> None:
     def heartbeat(client: GroupClient, version: int, sql: str) -> None:
         consumer = ConsumerData("members", subscriptions=[SubscriptionData.of(topic, sql, version, "SQL92")])
         assert client.request(34, {}, HeartbeatData("a", [consumer]).to_json())[0].code == 0
 
     def pulled(client: GroupClient) -> tuple[Header, list[int]]:
-        return pull(
-            client, topic, "", consumer_group="members", sys_flag=0, subscription=None, expression_type=None
-        )
+        return pull(client, topic, "", consumer_group="members", sys_flag=0, subscription=None, expression_type=None)
 
     with GroupClient(broker.address, "a", "members") as client:
         heartbeat(client, 1, "n IN ('2', '4')")
@@ -212,14 +206,8 @@ def test_the_client_pulls_and_consumes_by_expression(broker: BrokerProcess, topi
         with pytest.raises(ValueError, match="not both"):
             puller.pull(topic, 0, 0, tags="t1", sql="n > 7")
     with Consumer(broker.address, group="sql", topic=topic, sql="n IN ('0', '9')") as consumer:
-        assert [message.body for message in (consumer.receive(10.0), consumer.receive(10.0)) if message] == [
-            b"0",
-            b"9",
-        ]
-    with (
-        Consumer(broker.address, group="bad", topic=topic, sql="n IN") as consumer,
-        pytest.raises(BrokerError),
-    ):
+        assert [message.body for message in (consumer.receive(10.0), consumer.receive(10.0)) if message] == [b"0", b"9"]
+    with Consumer(broker.address, group="bad", topic=topic, sql="n IN") as consumer, pytest.raises(BrokerError):
         consumer.receive(10.0)
 
 

@@ -80,10 +80,7 @@ def fill_large(root: Path, messages: int) -> None:
         )
     )
     for first in range(0, messages, 100):
-        batch = [
-            Message("t", b"%06d" % n, keys=[f"k{n}"], unique_id=f"U{n:06d}")
-            for n in range(first, first + 100)
-        ]
+        batch = [Message("t", b"%06d" % n, keys=[f"k{n}"], unique_id=f"U{n:06d}") for n in range(first, first + 100)]
         block = bytearray(encode_put_block(batch, "t", first // 100 % 4, T0))
         store.put_one(Block(block, "t", first // 100 % 4, 100, BORN_HOST))
         while store.reput_step():

@@ -59,9 +59,7 @@ def metrics(broker: BrokerProcess) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=30.0) as page:
         lines = page.read().decode().splitlines()
     return {
-        name: float(value)
-        for name, _, value in (line.rpartition(" ") for line in lines)
-        if not name.startswith("#")
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if not name.startswith("#")
     }
 
 

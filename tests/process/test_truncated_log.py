@@ -18,9 +18,7 @@ pytestmark = pytest.mark.process
 SMALL = {"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "256KiB", "REPUT_STORE__MESSAGE_SIZE_MAX": "64KiB"}
 
 
-def test_a_log_file_that_is_truncated_in_use_ends_the_broker_and_the_next_start_names_it(
-    tmp_path: Path,
-) -> None:
+def test_a_log_file_that_is_truncated_in_use_ends_the_broker_and_the_next_start_names_it(tmp_path: Path) -> None:
     process = BrokerProcess(tmp_path / "store", environment=SMALL)
     process.start()
     process.wait_ready()
@@ -40,6 +38,4 @@ def test_a_log_file_that_is_truncated_in_use_ends_the_broker_and_the_next_start_
     file.write_bytes(whole)
     with process, PullConsumer(process.address, group="g") as consumer:
         found = consumer.pull("t", queue_id=0, offset=0, max_messages=32, wait_s=0.0)
-        assert [bytes(message.body) for message in found.messages] == [
-            b"%d" % n + bytes(500) for n in range(20)
-        ]
+        assert [bytes(message.body) for message in found.messages] == [b"%d" % n + bytes(500) for n in range(20)]

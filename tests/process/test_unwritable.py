@@ -40,8 +40,7 @@ def send(address: str, count: int) -> None:
     with Producer(address, group="g") as producer:
         for start in range(0, count, 20):
             producer.send_batch(
-                [Message("t", b"%d" % number + bytes(1000)) for number in range(start, start + 20)],
-                queue_id=0,
+                [Message("t", b"%d" % number + bytes(1000)) for number in range(start, start + 20)], queue_id=0
             )
 
 
@@ -96,10 +95,7 @@ def test_a_start_without_permission_is_refused(tmp_path: Path) -> None:
         os.chown(lock, NOBODY, NOBODY)
     process = BrokerProcess(directory, environment=SMALL, command=(sys.executable, "-c", WITHOUT_RIGHTS))
     said = refused(process)
-    assert (
-        f"{lock}: Permission denied; let the user that the broker runs as (uid {os.geteuid()}) write to"
-        in said
-    )
+    assert f"{lock}: Permission denied; let the user that the broker runs as (uid {os.geteuid()}) write to" in said
     lock.chmod(0o644)
     with BrokerProcess(directory, environment=SMALL) as process:
         assert count_of(process.address) == 20
@@ -151,11 +147,7 @@ def test_without_a_usable_directory_puts_are_refused_and_resume_by_themselves(tm
 
 
 def test_a_sparse_last_file_on_a_full_disk_does_not_end_the_process(tmp_path: Path) -> None:
-    environment = {
-        **SMALL,
-        "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "8MiB",
-        "REPUT_STORE__DISK_WARNING_RATIO": "0.999",
-    }
+    environment = {**SMALL, "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "8MiB", "REPUT_STORE__DISK_WARNING_RATIO": "0.999"}
     environment["REPUT_STORE__DISK_CLEAN_FORCIBLY_RATIO"] = "0.998"
     with mounted(tmp_path / "disk", 32 << 20) as disk:
         directory, ballast = disk.path / "store", disk.path / "ballast"

@@ -58,13 +58,7 @@ def put_ext(topic: str, count: int = 1, ack: str = "page_cache", queue_id: int =
 
 def pull_ext(topic: str, offset: int = 0, **more: Value) -> dict[str, Value]:
     ext: dict[str, Value] = {"consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": offset}
-    ext |= {
-        "maxMsgNums": 32,
-        "sysFlag": SUBSCRIPTION,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subVersion": 0,
-    }
+    ext |= {"maxMsgNums": 32, "sysFlag": SUBSCRIPTION, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0}
     return ext | more
 
 
@@ -93,9 +87,7 @@ def bodies(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", [HeaderType.JSON, HeaderType.MSGPACK])
 @pytest.mark.parametrize("ack", ["page_cache", "flushed"])
-def test_a_block_put_natively_is_pulled_whole(
-    broker: BrokerProcess, topic: str, kind: HeaderType, ack: str
-) -> None:
+def test_a_block_put_natively_is_pulled_whole(broker: BrokerProcess, topic: str, kind: HeaderType, ack: str) -> None:
     with RawClient(broker.address, kind) as client:
         ext = put_ext(topic, 3, ack)
         ext = ext if kind == HeaderType.MSGPACK else as_text(ext)
@@ -176,9 +168,7 @@ def test_delayed_and_half_messages_are_not_stored_as_ordinary_ones(
 @pytest.mark.parametrize("ack", ["page_cache", "flushed"])
 def test_a_message_that_comes_alone_natively_gets_a_whole_receipt(broker: BrokerProcess, ack: str) -> None:
     topic = f"alone_{ack}"
-    header = SendMessageHeader(
-        "PG", topic, 1, born_timestamp=1, properties="TAGS\x01a\x02", ack=AckLevel(ack)
-    )
+    header = SendMessageHeader("PG", topic, 1, born_timestamp=1, properties="TAGS\x01a\x02", ack=AckLevel(ack))
     with RawClient(broker.address) as client:
         answer, _ = client.request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(HeaderType.MSGPACK), b"body")
         result = SendMessageResult.from_ext(answer.ext)
@@ -214,10 +204,7 @@ def test_offsets_out_of_range_each_have_their_status(broker: BrokerProcess, topi
     with RawClient(broker.address) as client:
         empty, _ = client.request(PULL, pull_ext(topic))
         beyond_empty, _ = client.request(PULL, pull_ext(topic, 5))
-        assert (empty.code, beyond_empty.code) == (
-            ResponseCode.PULL_NOT_FOUND,
-            ResponseCode.PULL_OFFSET_MOVED,
-        )
+        assert (empty.code, beyond_empty.code) == (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
         client.request(PUT, put_ext(topic, 2, "flushed"), block_of(topic, b"1", b"2"))
         wait_readable(client, topic, 2)
         at_end, _ = client.request(PULL, pull_ext(topic, 2))
@@ -229,9 +216,7 @@ def test_offsets_out_of_range_each_have_their_status(broker: BrokerProcess, topi
         assert negative.code == ResponseCode.INVALID_PARAMETER
 
 
-def test_a_held_pull_is_woken_by_a_message_and_delays_no_other_request(
-    broker: BrokerProcess, topic: str
-) -> None:
+def test_a_held_pull_is_woken_by_a_message_and_delays_no_other_request(broker: BrokerProcess, topic: str) -> None:
     with RawClient(broker.address) as waiting, RawClient(broker.address) as other:
         waiting.send(PULL, pull_ext(topic, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=20_000))
         behind = waiting.send(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": 0})
@@ -245,9 +230,7 @@ def test_a_held_pull_is_woken_by_a_message_and_delays_no_other_request(
 
 def test_a_held_pull_ends_at_its_deadline_and_keeps_its_filter(broker: BrokerProcess, topic: str) -> None:
     with RawClient(broker.address) as client, RawClient(broker.address) as other:
-        filtered = pull_ext(
-            topic, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600, subscription="wanted"
-        )
+        filtered = pull_ext(topic, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600, subscription="wanted")
         client.send(PULL, filtered)
         started_at = time.monotonic()
         other.request(PUT, put_ext(topic), block_of(topic, b"x", tag="unwanted"))
@@ -267,20 +250,14 @@ def test_consumer_offsets(broker: BrokerProcess, topic: str, kind: HeaderType) -
     with RawClient(broker.address, kind) as client:
         if kind != HeaderType.MSGPACK:
             # RocketMQ's clients are members of a group before they commit; to ask for its settings creates it too.
-            assert (
-                client.request(update, ext(commitOffset=5))[0].code
-                == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            )
+            assert client.request(update, ext(commitOffset=5))[0].code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             client.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": f"g{kind}"})
         header, _ = client.request(query, ext())
         assert (header.code, str(header.ext["offset"])) == (0, "0")
         header, _ = client.request(query, {**ext(), "setZeroIfNotFound": "false"})
         assert header.code == ResponseCode.QUERY_NOT_FOUND
         assert client.request(update, ext(commitOffset=-1))[0].code == 0
-        assert (
-            client.request(query, {**ext(), "setZeroIfNotFound": "false"})[0].code
-            == ResponseCode.QUERY_NOT_FOUND
-        )
+        assert client.request(query, {**ext(), "setZeroIfNotFound": "false"})[0].code == ResponseCode.QUERY_NOT_FOUND
         assert client.request(update, ext(commitOffset=5))[0].code == 0
         assert str(client.request(query, ext())[0].ext["offset"]) == "5"
         unknown = {**ext(commitOffset=1), "topic": "no_such_topic"}
@@ -322,9 +299,7 @@ def test_queue_bounds_and_times(broker: BrokerProcess, topic: str, kind: HeaderT
 
 
 @pytest.mark.parametrize("kind", [HeaderType.JSON, HeaderType.MSGPACK], ids=["json", "msgpack"])
-def test_topics_of_kinds_that_are_not_kept_are_neither_made_nor_filled(
-    broker: BrokerProcess, kind: HeaderType
-) -> None:
+def test_topics_of_kinds_that_are_not_kept_are_neither_made_nor_filled(broker: BrokerProcess, kind: HeaderType) -> None:
     def ext(topic: str, attributes: str) -> dict[str, Value]:
         fields: dict[str, Value] = {
             "topic": topic, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0, "order": False,
@@ -333,13 +308,8 @@ def test_topics_of_kinds_that_are_not_kept_are_neither_made_nor_filled(
         return fields if kind is HeaderType.MSGPACK else as_text(fields) | {"order": "false"}
 
     with RawClient(broker.address, kind) as client:
-        for attributes, word in (
-            ("+queue.type=BatchCQ", "batch queues"),
-            ("+cleanup.policy=COMPACTION", "compacts"),
-        ):
-            refused, _ = client.request(
-                RequestCode.UPDATE_AND_CREATE_TOPIC, ext(f"unkept_{int(kind)}", attributes)
-            )
+        for attributes, word in (("+queue.type=BatchCQ", "batch queues"), ("+cleanup.policy=COMPACTION", "compacts")):
+            refused, _ = client.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext(f"unkept_{int(kind)}", attributes))
             assert refused.code != 0
             assert word in str(refused.remark)
     with RawClient(broker.address, HeaderType.MSGPACK) as client:
@@ -352,9 +322,7 @@ def test_topics_of_kinds_that_are_not_kept_are_neither_made_nor_filled(
 @FIT_FOR_BINARY
 def test_messages_are_queried_by_key(broker: BrokerProcess, topic: str, kind: HeaderType) -> None:
     with RawClient(broker.address) as client:
-        block = encode_put_block(
-            [Message(topic, b"b", keys=["k"], unique_id="U")], topic, 0, 1_700_000_000_000
-        )
+        block = encode_put_block([Message(topic, b"b", keys=["k"], unique_id="U")], topic, 0, 1_700_000_000_000)
         put, _ = client.request(PUT, put_ext(topic, ack="flushed"), bytes(block))
         assert put.code == 0
     with RawClient(broker.address, kind) as client:
@@ -435,9 +403,7 @@ def test_topics_and_routes(broker: BrokerProcess, kind: HeaderType) -> None:
 
 
 @FIT_FOR_BINARY
-def test_an_unknown_request_is_refused_and_the_connection_lives(
-    broker: BrokerProcess, kind: HeaderType
-) -> None:
+def test_an_unknown_request_is_refused_and_the_connection_lives(broker: BrokerProcess, kind: HeaderType) -> None:
     with RawClient(broker.address, kind) as client:
         header, _ = client.request(9_999)
         assert header.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -450,9 +416,7 @@ def test_a_oneway_request_is_never_answered(broker: BrokerProcess, topic: str) -
         client.send(PUT, put_ext(topic), block_of(topic, b"quiet"), flag=2)
         opaque = client.send(RequestCode.GET_BROKER_CLUSTER_INFO)
         assert client.receive()[0].opaque == opaque
-        _, data = client.request(
-            PULL, pull_ext(topic, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=5_000)
-        )
+        _, data = client.request(PULL, pull_ext(topic, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=5_000))
         assert bodies(data) == [b"quiet"]
 
 
@@ -484,9 +448,7 @@ def test_a_bad_record_refuses_its_block_whole(
         assert header.code == ResponseCode.MESSAGE_ILLEGAL
         assert says.lower() in str(header.remark).lower(), header.remark
         assert "1" in str(header.remark), "the index of the first bad record"
-        assert (
-            client.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": 0})[0].ext["offset"] == 0
-        )
+        assert client.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": 0})[0].ext["offset"] == 0
         assert client.request(PUT, put_ext(topic, 1, "flushed"), block_of(topic, b"fine"))[0].code == 0
 
 
@@ -511,9 +473,7 @@ def test_bad_headers_of_a_put_are_refused(
         header, _ = client.request(PUT, {**put_ext(topic), **change}, block_of(topic, b"x"))
         assert header.code == code, header.remark
         assert ": " in str(header.remark)
-        assert (
-            client.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": 0})[0].ext["offset"] == 0
-        )
+        assert client.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": 0})[0].ext["offset"] == 0
 
 
 @pytest.mark.parametrize(
@@ -529,17 +489,7 @@ def test_bad_headers_of_a_put_are_refused(
         struct.pack(">iI", 24, 0x37000014) + bytes(20),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
-    ids=[
-        "negative",
-        "oversized",
-        "too short",
-        "header beyond frame",
-        "msgpack",
-        "json",
-        "binary",
-        "type",
-        "http",
-    ],
+    ids=["negative", "oversized", "too short", "header beyond frame", "msgpack", "json", "binary", "type", "http"],
 )
 def test_broken_frames_end_their_own_connection_only(broker: BrokerProcess, data: bytes) -> None:
     with RawClient(broker.address) as other:

@@ -12,9 +12,7 @@ from reput_protocol.properties import decode_properties
 from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.record import Record, encode_record
 
-values = st.text("abz09-_", min_size=1, max_size=6) | st.sampled_from(
-    ["é", "Aa BB", " a ", "KEYS", "\U0001f600"]
-)
+values = st.text("abz09-_", min_size=1, max_size=6) | st.sampled_from(["é", "Aa BB", " a ", "KEYS", "\U0001f600"])
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "p", "MY_KEYS", "é"])
 shapes = st.lists(st.tuples(names, values), max_size=4)
@@ -70,6 +68,5 @@ def test_the_properties_are_those_of_every_record(found: list[bytes]) -> None:
     headers = records.headers(HEADERS)
     headers.validate(full=True)
     assert headers.to_pylist() == [
-        [{"key": name, "value": value.encode()} for name, value in properties.items()]
-        for properties in expected
+        [{"key": name, "value": value.encode()} for name, value in properties.items()] for properties in expected
     ]

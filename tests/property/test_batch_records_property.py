@@ -9,13 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.record.put_block import (
-    BatchItem,
-    BlockLimits,
-    decode_batch,
-    encode_batch,
-    records_of_batch,
-)
+from reput_protocol.record.put_block import BatchItem, BlockLimits, decode_batch, encode_batch, records_of_batch
 from reput_protocol.record.record import Record, encode_record
 
 _LIMITS = BlockLimits(body_bytes_max=300, properties_bytes_max=200)
@@ -65,10 +59,7 @@ def _flags() -> st.SearchStrategy[int]:
 @st.composite
 def _alike(draw: st.DrawFn) -> list[BatchItem]:
     body_size, text_size = draw(st.integers(0, 40)), draw(st.integers(0, 20))
-    body, text = (
-        st.binary(min_size=body_size, max_size=body_size),
-        st.binary(min_size=text_size, max_size=text_size),
-    )
+    body, text = (st.binary(min_size=body_size, max_size=body_size), st.binary(min_size=text_size, max_size=text_size))
     return draw(st.lists(st.builds(BatchItem, _flags(), body, text), min_size=1, max_size=30))
 
 
@@ -90,14 +81,10 @@ def test_a_batch_becomes_the_records_of_its_units(items: list[BatchItem], sys_fl
 
 
 @given(_alike() | _MIXED, st.data())
-def test_a_batch_that_is_refused_one_by_one_gives_nothing(
-    items: list[BatchItem], data: st.DataObject
-) -> None:
+def test_a_batch_that_is_refused_one_by_one_gives_nothing(items: list[BatchItem], data: st.DataObject) -> None:
     batch = bytearray(encode_batch(items))
     for _ in range(data.draw(st.integers(1, 3))):
-        batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(
-            st.sampled_from([0, 1, 7, 127, 128, 255])
-        )
+        batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.sampled_from([0, 1, 7, 127, 128, 255]))
     cut = bytes(batch[: data.draw(st.integers(0, len(batch)))]) if data.draw(st.booleans()) else bytes(batch)
     made, expected = _made(cut), _one_by_one(cut)
     assert made == expected

@@ -215,9 +215,7 @@ def values_of(field: structs.FieldInfo) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_headers_survive_the_wire(
-    kind: type[CommandHeader], header_type: HeaderType, data: st.DataObject
-) -> None:
+def test_headers_survive_the_wire(kind: type[CommandHeader], header_type: HeaderType, data: st.DataObject) -> None:
     header = kind(*(data.draw(values_of(field)) for field in structs.fields(kind)))
     sent = Header(1, 1, ext=header.to_ext(header_type))
     received = decode_header(header_type, encode_header(sent, header_type))

@@ -17,17 +17,11 @@ from reput_protocol.record.record import Record, encode_record
 BORN_AT = 1_700_000_000_000
 IDS = IdRun("0A" * 14, 0xFFFE, 9)
 OWN_ID = b"UNIQ_KEY\x01own\x02"
-texts = st.sampled_from(
-    [b"", b"TAGS\x01t\x02", OWN_ID, OWN_ID + b"TAGS\x01\xc3\xa4\x02", b"UNIQ_KEYS\x01k\x02"]
-)
+texts = st.sampled_from([b"", b"TAGS\x01t\x02", OWN_ID, OWN_ID + b"TAGS\x01\xc3\xa4\x02", b"UNIQ_KEYS\x01k\x02"])
 
 
 @given(
-    st.lists(
-        st.tuples(st.binary(max_size=200), texts, st.integers(-(1 << 31), (1 << 31) - 1)),
-        min_size=1,
-        max_size=9,
-    ),
+    st.lists(st.tuples(st.binary(max_size=200), texts, st.integers(-(1 << 31), (1 << 31) - 1)), min_size=1, max_size=9),
     st.sampled_from(["t", "größe", "%RETRY%" + "g" * 140]),
     st.booleans(),
     st.booleans(),

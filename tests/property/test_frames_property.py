@@ -17,12 +17,7 @@ from reput_protocol.wire.header import Header, HeaderType
 I32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**63), 2**64 - 1),
-    st.floats(allow_nan=False),
-    TEXT,
-    st.binary(max_size=40),
+    st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), TEXT, st.binary(max_size=40)
 )
 TEXT_HEADERS = st.builds(
     Header,
@@ -45,9 +40,7 @@ TYPED_HEADERS = st.builds(
     version=I32,
 )
 FRAMES = st.lists(
-    st.tuples(TEXT_HEADERS, st.sampled_from(list(HeaderType)), st.binary(max_size=200)),
-    min_size=1,
-    max_size=5,
+    st.tuples(TEXT_HEADERS, st.sampled_from(list(HeaderType)), st.binary(max_size=200)), min_size=1, max_size=5
 )
 
 
@@ -55,9 +48,7 @@ def copy(frames: list[Frame]) -> list[tuple[int, bytes, bytes]]:
     return [(frame.header_type, bytes(frame.header), bytes(frame.body)) for frame in frames]
 
 
-def read_in_chunks(
-    data: bytes, sizes: list[int], **limits: int
-) -> tuple[list[tuple[int, bytes, bytes]], str]:
+def read_in_chunks(data: bytes, sizes: list[int], **limits: int) -> tuple[list[tuple[int, bytes, bytes]], str]:
     """Feed `data` in chunks of these sizes over and over; return all frames and the failure's text."""
     reader = FrameReader(**limits)
     frames: list[Frame] = []
@@ -77,15 +68,11 @@ CHUNKS = st.lists(st.integers(1, 300), min_size=1, max_size=8)
 
 
 @given(FRAMES, CHUNKS)
-def test_any_chunking_yields_the_same_frames(
-    parts: list[tuple[Header, HeaderType, bytes]], sizes: list[int]
-) -> None:
+def test_any_chunking_yields_the_same_frames(parts: list[tuple[Header, HeaderType, bytes]], sizes: list[int]) -> None:
     data = b"".join(encode_frame(*part) for part in parts)
     frames, failure = read_in_chunks(data, sizes)
     assert failure == ""
-    assert [
-        (decode_header(header_type, header), header_type, body) for header_type, header, body in frames
-    ] == parts
+    assert [(decode_header(header_type, header), header_type, body) for header_type, header, body in frames] == parts
 
 
 @given(FRAMES, st.binary(max_size=60), CHUNKS)
@@ -123,9 +110,7 @@ def test_hostile_headers_only_raise_protocol_errors(header_type: int, data: byte
 
 
 @given(TEXT_HEADERS, st.sampled_from(list(HeaderType)), st.data())
-def test_damaged_headers_only_raise_protocol_errors(
-    header: Header, header_type: HeaderType, data: Any
-) -> None:
+def test_damaged_headers_only_raise_protocol_errors(header: Header, header_type: HeaderType, data: Any) -> None:
     damaged = bytearray(encode_header(header, header_type))
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -134,17 +119,7 @@ def test_damaged_headers_only_raise_protocol_errors(
 
 
 FIELD_NAMES = st.sampled_from(
-    [
-        "topic",
-        "queueId",
-        "count",
-        "ack",
-        "consumerGroup",
-        "queueOffset",
-        "maxMsgNums",
-        "sysFlag",
-        *"abcdefghijklmn",
-    ]
+    ["topic", "queueId", "count", "ack", "consumerGroup", "queueOffset", "maxMsgNums", "sysFlag", *"abcdefghijklmn"]
 )
 
 

@@ -23,9 +23,7 @@ class Group(RuleBasedStateMachine):
         is_failover=st.booleans(),
         gone=st.none() | MEMBERS,
     )
-    def begin(
-        self, start: int, members: set[int], more: tuple[int, ...], is_failover: bool, gone: int | None
-    ) -> None:
+    def begin(self, start: int, members: set[int], more: tuple[int, ...], is_failover: bool, gone: int | None) -> None:
         self.now = 0.0
         self.end = self.flushed = start
         self.engine = frozenset({ME, *members})

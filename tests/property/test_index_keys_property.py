@@ -15,14 +15,7 @@ values = plain | st.sampled_from(["é", "Aa BB", " a  b ", "a b", "x" * 40, "UNI
 names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "p", "MY_KEYS", "KEYS2"])
 units = st.lists(st.tuples(names, values), max_size=4)
 rough = st.sampled_from(
-    [
-        "KEYS\x01",
-        "UNIQ_KEY\x01\x02",
-        "KEYS\x01a\x02KEYS\x01b\x02",
-        "x",
-        "KEYS\x01a\x01b\x02",
-        "\x02KEYS\x01c",
-    ]
+    ["KEYS\x01", "UNIQ_KEY\x01\x02", "KEYS\x01a\x02KEYS\x01b\x02", "x", "KEYS\x01a\x01b\x02", "\x02KEYS\x01c"]
 )
 topics = st.sampled_from(["T", "orders", "größe"])
 flags = st.sampled_from([0, 0, 0, 0x4, 0x8, 0xC])
@@ -64,6 +57,4 @@ def test_every_key_of_every_record_is_hashed_in_order(records: list[Record]) -> 
     rows = scan_dispatch(data)
     assert len(rows) == len(records)
     hashed = rows.keys()
-    assert (
-        list(zip(hashed[::3], hashed[2::3], strict=True)) == wanted
-    )  # the store time is the record's number
+    assert list(zip(hashed[::3], hashed[2::3], strict=True)) == wanted  # the store time is the record's number

@@ -92,8 +92,7 @@ def damaged(data: bytes, starts: list[int], damage: list[tuple[int, int, int]]) 
 
 odds = st.none() | st.tuples(st.sampled_from([0, 1, 17, -1]), st.sampled_from(ODD_TEXTS))
 damages = st.lists(
-    st.tuples(st.sampled_from([0, 1, 20, -1]), st.integers(-70, 100), st.sampled_from([1, -1, 16, 128])),
-    max_size=2,
+    st.tuples(st.sampled_from([0, 1, 20, -1]), st.integers(-70, 100), st.sampled_from([1, -1, 16, 128])), max_size=2
 )
 
 
@@ -142,25 +141,18 @@ def test_put_blocks_have_the_same_result(
         for body, text in parts_of(random, count, odd)
     ]
     block = kind(damaged(b"".join(encoded), bounds_of(encoded), damage))
-    assert verdict(block, topic, count + miscount, limits) == expected_verdict(
-        block, topic, count + miscount, limits
-    )
+    assert verdict(block, topic, count + miscount, limits) == expected_verdict(block, topic, count + miscount, limits)
 
 
 @given(st.binary(max_size=300), st.booleans(), st.integers(-1, 3))
 def test_any_bytes_have_the_same_result(noise: bytes, magic: bool, count: int) -> None:
     if magic:
         noise = noise[:4] + b"\xda\xa3\x20\xa7" + noise[8:]
-    assert verdict(noise, "orders", count, DEFAULT_LIMITS) == expected_verdict(
-        noise, "orders", count, DEFAULT_LIMITS
-    )
+    assert verdict(noise, "orders", count, DEFAULT_LIMITS) == expected_verdict(noise, "orders", count, DEFAULT_LIMITS)
 
 
 def test_every_byte_of_a_put_record_counts() -> None:
-    encoded = [
-        encode_record(Record("orders", body, 2, properties=text))
-        for body, text in parts_of(Random(4), 3, None)
-    ]
+    encoded = [encode_record(Record("orders", body, 2, properties=text)) for body, text in parts_of(Random(4), 3, None)]
     block = b"".join(encoded)
     for at in range(len(block)):
         for change in (1, 128):
@@ -177,21 +169,15 @@ def test_every_byte_of_a_put_record_counts() -> None:
 def read(rows: DispatchRows) -> list[reference.ReadRecord]:
     """What the rows say, in the words of the reference."""
     numbers = zip(
-        *(
-            rows.column(name)
-            for name in ("position", "size", "queue_offset", "physical_offset", "store_timestamp_ms")
-        ),
+        *(rows.column(name) for name in ("position", "size", "queue_offset", "physical_offset", "store_timestamp_ms")),
         rows.tags_codes,
         strict=True,
     )
-    queues = [
-        (run.topic, run.queue_id, run.transaction) for run in rows.runs for _ in range(run.start, run.stop)
-    ]
+    queues = [(run.topic, run.queue_id, run.transaction) for run in rows.runs for _ in range(run.start, run.stop)]
     of_rows = []
-    for row, (
-        (topic, queue_id, transaction),
-        (position, size, queue_offset, physical, stored, code),
-    ) in enumerate(zip(queues, numbers, strict=True)):
+    for row, ((topic, queue_id, transaction), (position, size, queue_offset, physical, stored, code)) in enumerate(
+        zip(queues, numbers, strict=True)
+    ):
         text = rows.properties(row)
         of_rows.append(
             reference.ReadRecord(
@@ -330,10 +316,7 @@ def test_runs_are_maximal_and_their_queue_offsets_consecutive(seed: int, count: 
                 range(offsets[run.start], offsets[run.start] + run.stop - run.start)
             )
     for before, after in zip(rows.runs, rows.runs[1:], strict=False):
-        assert (
-            before[:2] + before[4:] != after[:2] + after[4:]
-            or offsets[after.start] != offsets[after.start - 1] + 1
-        )
+        assert before[:2] + before[4:] != after[:2] + after[4:] or offsets[after.start] != offsets[after.start - 1] + 1
 
 
 # -- reading a queue -------------------------------------------------------------------------------------------------
@@ -380,11 +363,7 @@ def test_a_queue_is_read_up_to_what_is_not_of_it(
     least = first
     for record in reference.read_log(data[6:], None):
         offset = record.queue_offset
-        if (
-            (record.topic, record.queue_id) != ("orders", 0)
-            or offset < least
-            or (is_gapless and offset > least)
-        ):
+        if (record.topic, record.queue_id) != ("orders", 0) or offset < least or (is_gapless and offset > least):
             break
         expected.append(6 + record.position)
         least = offset + 1
@@ -425,12 +404,7 @@ def holds_checksum(text: bytes) -> bool:
     st.sampled_from([bytes, memoryview]),
 )
 def test_units_lead_to_the_very_records_that_they_mean(
-    seed: int,
-    count: int,
-    damage: list[tuple[int, int, int]],
-    changes: list[tuple[int, int]],
-    base: int,
-    kind: Any,
+    seed: int, count: int, damage: list[tuple[int, int, int]], changes: list[tuple[int, int]], base: int, kind: Any
 ) -> None:
     random = Random(seed)
     queues = [(b"orders", 0), (b"others", 1)]
@@ -442,12 +416,7 @@ def test_units_lead_to_the_very_records_that_they_mean(
         place = base + sum(map(len, encoded))
         text = f"TAGS\x01t{number}\x02".encode()
         record = Record(
-            topic.decode(),
-            b"x" * number,
-            queue_id,
-            queue_offset=number,
-            physical_offset=place,
-            properties=text,
+            topic.decode(), b"x" * number, queue_id, queue_offset=number, physical_offset=place, properties=text
         )
         encoded.append(bytes(encode_record(record)))
         numbers.extend((place, len(encoded[-1]), number, owner))
@@ -460,9 +429,9 @@ def test_units_lead_to_the_very_records_that_they_mean(
         place, size, number, owner = numbers[4 * row : 4 * row + 4]
         found = data[place - base : place - base + size] if place >= base else b""
         records = reference.read_log(found, place) if len(found) == size else []
-        if [
-            (record.size, record.queue_offset, record.topic.encode(), record.queue_id) for record in records
-        ] == [(size, number, *queues[owner])]:
+        if [(record.size, record.queue_offset, record.topic.encode(), record.queue_id) for record in records] == [
+            (size, number, *queues[owner])
+        ]:
             expected.append(place - base)
         else:
             wrong.append(row)
@@ -517,14 +486,7 @@ def test_a_repeated_name_is_found_among_very_many() -> None:
         units = [f"{name}{number:x}\x01{number % 8}\x02" for number in range(count)]
         return "".join([*units, *(f"{name}{number:x}\x01again\x02" for number in range(repeated))]).encode()
 
-    texts = [
-        text("", 4000, 1),
-        text("a", 3500, 1),
-        text("b", 3500, 7),
-        text("", 4000, 0),
-        text("a", 3, 3),
-        b"",
-    ]
+    texts = [text("", 4000, 1), text("a", 3500, 1), text("b", 3500, 7), text("", 4000, 0), text("a", 3, 3), b""]
     data = b"".join(encode_record(Record("orders", b"b", properties=one)) for one in texts)
     firsts, name_ends, names, value_ends, values = property_columns(data, scan_records(data, 0, len(data))[0])
     pairs = [

@@ -55,10 +55,7 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
     @initialize(
-        flush_sync=st.booleans(),
-        page_sized=st.booleans(),
-        ext=st.booleans(),
-        buffers=st.sampled_from([0, 1, 3]),
+        flush_sync=st.booleans(), page_sized=st.booleans(), ext=st.booleans(), buffers=st.sampled_from([0, 1, 3])
     )
     def begin(self, flush_sync: bool, page_sized: bool, ext: bool, buffers: int) -> None:
         size = 4096 if page_sized else 20_480
@@ -105,9 +102,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert result.queue_offset == len(self.of_queue(queue))
         # All records of a block have the same size; after a power cut a block may end early.
         size = (result.end_offset - result.physical_offset) // count
-        self.log += [
-            (queue, body, result.physical_offset + size * index) for index, body in enumerate(block, start=1)
-        ]
+        self.log += [(queue, body, result.physical_offset + size * index) for index, body in enumerate(block, start=1)]
 
     @rule(blocks=st.lists(st.tuples(QUEUES, st.integers(1, 30), st.integers(0, 60)), min_size=1, max_size=6))
     def put_blocks(self, blocks: list[tuple[Queue, int, int]]) -> None:
@@ -129,9 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert result.end_offset == result.physical_offset + len(sent)
             assert result.queue_offset == len(self.of_queue(queue))
             ends = [*record_starts(sent, 0, len(sent))[1:], len(sent)]
-            self.log += [
-                (queue, body, result.physical_offset + end) for body, end in zip(bodies, ends, strict=True)
-            ]
+            self.log += [(queue, body, result.physical_offset + end) for body, end in zip(bodies, ends, strict=True)]
             end = result.end_offset
         assert self.end == end
 
@@ -238,11 +231,7 @@ class StoreMachine(RuleBasedStateMachine):
             )
             if self.options.flush_sync:
                 deleted = self.deleted_before.get(queue[0], 0)
-                durable = [
-                    end
-                    for at, _, end in self.log
-                    if at == queue and deleted < end <= self.store.flushed_offset
-                ]
+                durable = [end for at, _, end in self.log if at == queue and deleted < end <= self.store.flushed_offset]
                 assert len(found) <= len(durable)
 
     @rule()

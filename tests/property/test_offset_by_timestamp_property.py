@@ -56,9 +56,7 @@ def queue_of(case: Case) -> Iterator[ConsumeQueue]:
         queue = ConsumeQueue("T", 0, Path(directory) / "T" / "0", FILE_UNITS, cache)
         count = len(case.times)
         offsets = [number * RECORD_BYTES for number in range(count)]
-        queue.put_batch(
-            array("q", offsets), array("q", [RECORD_BYTES] * count), array("q", [0] * count), case.first
-        )
+        queue.put_batch(array("q", offsets), array("q", [RECORD_BYTES] * count), array("q", [0] * count), case.first)
         if case.corrected:
             queue.delete_expired(case.gone * RECORD_BYTES, 1 << 62)
         yield queue
@@ -82,10 +80,7 @@ def test_both_boundaries_find_what_a_scan_finds(case: Case) -> None:
         for wanted in timestamps(case):
             lower, upper = (
                 queue.offset_by_timestamp(
-                    wanted,
-                    boundary,
-                    lambda offset, _: store_time_of(case, offset),
-                    case.gone * RECORD_BYTES,
+                    wanted, boundary, lambda offset, _: store_time_of(case, offset), case.gone * RECORD_BYTES
                 )
                 for boundary in ("lower", "upper")
             )

@@ -6,13 +6,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reput_broker.tables.offset_journal import (
-    HEADER_BYTES,
-    JournalEntry,
-    JournalIdentity,
-    OffsetJournal,
-    read_journal,
-)
+from reput_broker.tables.offset_journal import HEADER_BYTES, JournalEntry, JournalIdentity, OffsetJournal, read_journal
 
 names = st.text(alphabet="%|abcXYZ019_-", min_size=1, max_size=255)
 entries = st.builds(
@@ -23,9 +17,7 @@ entries = st.builds(
     queue_id=st.integers(-(2**31), 2**31 - 1),
     offset=st.integers(0, 2**63 - 1),
 )
-identities = st.builds(
-    JournalIdentity, st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)
-)
+identities = st.builds(JournalIdentity, st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1))
 
 
 def written(path: Path, identity: JournalIdentity, blocks: list[list[JournalEntry]]) -> list[int]:

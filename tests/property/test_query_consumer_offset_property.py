@@ -111,9 +111,7 @@ def test_the_queues_are_what_they_are_meant_to_be(scene: Scene) -> None:
     st.sampled_from([True, False, None]),
     st.sampled_from([HeaderType.JSON, HeaderType.BINARY, HeaderType.MSGPACK]),
 )
-def test_the_whole_table(
-    scene: Scene, queue_id: int, stored: str, flag: bool | None, header_type: HeaderType
-) -> None:
+def test_the_whole_table(scene: Scene, queue_id: int, stored: str, flag: bool | None, header_type: HeaderType) -> None:
     offset = STORED[stored]
     expected: int | None
     if offset is not None and offset >= 0:

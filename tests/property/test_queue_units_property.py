@@ -59,16 +59,11 @@ def test_rows_are_put_together_by_queue(written: list[Record], deleted_below: in
     assert [[*rows[:3], *map(list, rows[3:])] for rows in found] == expected
 
 
-steps = st.tuples(
-    st.sampled_from([-100, 0, 100, 250]),
-    st.integers(-(2**63), 2**63 - 1),
-)
+steps = st.tuples(st.sampled_from([-100, 0, 100, 250]), st.integers(-(2**63), 2**63 - 1))
 
 
 @given(st.integers(0, 12), st.lists(steps, min_size=1, max_size=12), st.integers(1, 12))
-def test_units_put_in_a_batch_are_those_put_one_by_one(
-    first: int, moves: list[tuple[int, int]], size: int
-) -> None:
+def test_units_put_in_a_batch_are_those_put_one_by_one(first: int, moves: list[tuple[int, int]], size: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         cache = QueueFileCache(4)
         alone, together = (

@@ -90,9 +90,7 @@ def test_any_part_has_its_messages(
     rows = read_arrow(scene.root, topic, columns=columns, batch_rows=batch_rows, **given).read_all()
     found = [
         Stored(at, queue_id, offset, round(when.timestamp() * 1000), tag, body)
-        for at, queue_id, offset, when, tag, body in zip(
-            *(rows[name].to_pylist() for name in columns), strict=True
-        )
+        for at, queue_id, offset, when, tag, body in zip(*(rows[name].to_pylist() for name in columns), strict=True)
     ]
     assert sorted(found) == sorted(
         stored

@@ -9,24 +9,13 @@ from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.kernel.records import COLUMNS, record_starts, scan_records
-from reput_protocol.properties import (
-    decode_properties,
-    encode_properties,
-    find_property,
-)
+from reput_protocol.properties import decode_properties, encode_properties, find_property
 from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.layout import record_version_for
 from reput_protocol.record.message import Message, encode_properties_text
 from reput_protocol.record.message_id import Host
 from reput_protocol.record.put_block import check_put_block, encode_put_block
-from reput_protocol.record.record import (
-    Record,
-    RecordView,
-    decode_record,
-    encode_record,
-    record_views,
-    redirect_record,
-)
+from reput_protocol.record.record import Record, RecordView, decode_record, encode_record, record_views, redirect_record
 from reput_protocol.record.scan import ScanStatus, scan_record
 
 i32 = st.integers(-(2**31), 2**31 - 1)
@@ -44,9 +33,7 @@ rough_text = st.lists(
     )
 ).map(lambda parts: "".join(parts).encode())
 property_names = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=8)
-property_maps = st.dictionaries(
-    property_names | st.sampled_from(["TAGS", "KEYS", "DELAY"]), property_names, max_size=4
-)
+property_maps = st.dictionaries(property_names | st.sampled_from(["TAGS", "KEYS", "DELAY"]), property_names, max_size=4)
 # What ends like the checksum property is one, and then it has to be right; `with_crc` adds those.
 properties_texts = (rough_text | property_maps.map(encode_properties)).filter(
     lambda text: text[-20:-11] != b"__CRC32#\x01"
@@ -193,9 +180,7 @@ message_texts = st.text(min_size=1, max_size=12)
         max_size=70,
     )
 )
-def test_any_block_of_a_producer_is_accepted(
-    items: list[tuple[bytes, str | None, list[str], dict[str, str]]],
-) -> None:
+def test_any_block_of_a_producer_is_accepted(items: list[tuple[bytes, str | None, list[str], dict[str, str]]]) -> None:
     messages = []
     for body, tag, keys, properties in items:
         try:

@@ -60,9 +60,7 @@ class RetentionMachine(RuleBasedStateMachine):
         self.store.open()
         self.cleaning = Cleaning(self.store, self.machine, redelete_hanged_ms=0)
         self.machine.used = 0.5
-        assert self.store.min_physical_offset >= self.start_offset - SIZE, (
-            "at most a file that was held comes back"
-        )
+        assert self.store.min_physical_offset >= self.start_offset - SIZE, "at most a file that was held comes back"
         self.start_offset = self.store.min_physical_offset
         assert self.store.dispatch_is_idle()
         for queue, messages in self.put_into.items():
@@ -87,13 +85,9 @@ class RetentionMachine(RuleBasedStateMachine):
             return
         assert result.queue_offset == len(self.put_into[queue])
         each = (result.end_offset - result.physical_offset) // count
-        self.put_into[queue] += [
-            (body, result.physical_offset + index * each) for index, body in enumerate(block)
-        ]
+        self.put_into[queue] += [(body, result.physical_offset + index * each) for index, body in enumerate(block)]
 
-    @rule(
-        queue=st.sampled_from(QUEUES), size=st.integers(1500, 3500), settled=st.booleans(), old=st.booleans()
-    )
+    @rule(queue=st.sampled_from(QUEUES), size=st.integers(1500, 3500), settled=st.booleans(), old=st.booleans())
     def fill(self, queue: Queue, size: int, settled: bool, old: bool) -> None:
         """Some files at once."""
         for _ in range(4):
@@ -151,9 +145,7 @@ class RetentionMachine(RuleBasedStateMachine):
                 if self.cleaning.queues.step() is None:
                     break
 
-    @precondition(
-        lambda self: self.held is None and self.store.flushed_offset > self.store.min_physical_offset
-    )
+    @precondition(lambda self: self.held is None and self.store.flushed_offset > self.store.min_physical_offset)
     @rule()
     def hold(self) -> None:
         extents = [Extent(self.store.min_physical_offset, 60)]
@@ -206,15 +198,10 @@ class RetentionMachine(RuleBasedStateMachine):
                     data = store.read_extents(result.extents, cold=bool(offset % 2))
                     found = decode_record(data)
                     assert found.body == messages[found.queue_offset][0]
-                    assert all(
-                        at < store.min_physical_offset for _, at in messages[offset : found.queue_offset]
-                    )
+                    assert all(at < store.min_physical_offset for _, at in messages[offset : found.queue_offset])
                 else:
                     assert result.status is GetStatus.MESSAGE_WAS_REMOVING
-                    assert all(
-                        at < store.min_physical_offset
-                        for _, at in messages[offset : result.next_begin_offset]
-                    )
+                    assert all(at < store.min_physical_offset for _, at in messages[offset : result.next_begin_offset])
                 assert result.next_begin_offset > offset
                 offset = result.next_begin_offset
 

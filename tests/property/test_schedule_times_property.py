@@ -14,14 +14,7 @@ from reput_broker.schedule.messages import IntervalTimes, Times, between, times_
 
 MINUTE = timedelta(minutes=1)
 RANGES = (range(60), range(24), range(1, 32), range(1, 13), range(8))
-ZONES = (
-    "UTC",
-    "Europe/Berlin",
-    "America/New_York",
-    "Asia/Kolkata",
-    "Australia/Lord_Howe",
-    "Africa/Casablanca",
-)
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Africa/Casablanca")
 
 
 class Field:
@@ -58,9 +51,7 @@ def parts(draw: st.DrawFn, values: range, domain: range) -> Field:
 def fields(values: range, domain: range | None = None) -> st.SearchStrategy[Field]:
     lists = st.lists(parts(values, values if domain is None else domain), min_size=1, max_size=3)
     return lists.map(
-        lambda found: Field(
-            ",".join(part.text for part in found), set().union(*(part.values for part in found))
-        )
+        lambda found: Field(",".join(part.text for part in found), set().union(*(part.values for part in found)))
     )
 
 
@@ -79,9 +70,7 @@ class Expression:
 
     def has_day(self, local: datetime) -> bool:
         by_day, by_weekday = local.day in self.days, local.isoweekday() % 7 in self.weekdays
-        return local.month in self.months and (
-            by_day and by_weekday if self.needs_both else by_day or by_weekday
-        )
+        return local.month in self.months and (by_day and by_weekday if self.needs_both else by_day or by_weekday)
 
     def has(self, local: datetime) -> bool:
         return local.minute in self.minutes and local.hour in self.hours and self.has_day(local)
@@ -103,9 +92,7 @@ class Expression:
         day = after.astimezone(zone).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0)
         day -= timedelta(days=1)
         while day <= until.astimezone(zone).replace(tzinfo=None):
-            for hour, minute in (
-                product(sorted(self.hours), sorted(self.minutes)) if self.has_day(day) else ()
-            ):
+            for hour, minute in product(sorted(self.hours), sorted(self.minutes)) if self.has_day(day) else ():
                 yield _first_moment(day.replace(hour=hour, minute=minute), zone)
             day += timedelta(days=1)
 
@@ -157,13 +144,7 @@ def test_the_next_time_is_the_first_that_fits(expression: Expression, after: dat
     Expression(
         tuple(
             Field(t, v)
-            for t, v in (
-                ("30", {30}),
-                ("2", {2}),
-                ("*", {*RANGES[2]}),
-                ("*", {*RANGES[3]}),
-                ("*", {*RANGES[4]}),
-            )
+            for t, v in (("30", {30}), ("2", {2}), ("*", {*RANGES[2]}), ("*", {*RANGES[3]}), ("*", {*RANGES[4]}))
         )
     ),
     "Europe/Berlin",
@@ -184,9 +165,7 @@ def test_the_next_time_near_a_change_of_the_clock(
 
 
 @given(times_of_day, changes, st.integers(1, 3 * 24 * 60))
-def test_the_latest_time_is_the_last_of_a_walk(
-    expression: Expression, change: datetime, minutes: int
-) -> None:
+def test_the_latest_time_is_the_last_of_a_walk(expression: Expression, change: datetime, minutes: int) -> None:
     times = times_of(expression.text, "Europe/Berlin", 0)
     until_ms = ms(change) + 86_400_000
     after_ms = until_ms - minutes * 60_000

@@ -30,14 +30,7 @@ parked = st.lists(
 def timed(number: int, due_in_ms: int, age_ms: int, cancels: bool) -> Timed:
     due_ms = NOW_MS + due_in_ms
     return Timed(
-        1000 * (number + 1),
-        100,
-        NOW_MS - age_ms,
-        slot_of(due_ms - 1),
-        due_ms,
-        7,
-        cancels=cancels,
-        stays=cancels,
+        1000 * (number + 1), 100, NOW_MS - age_ms, slot_of(due_ms - 1), due_ms, 7, cancels=cancels, stays=cancels
     )
 
 
@@ -61,9 +54,7 @@ def directory() -> Iterator[Path]:
 
 
 def opened(data_dir: Path, count: int) -> TimerMessageStore:
-    timers = TimerMessageStore(
-        data_dir, log_file_size=FILE_BYTES, roll_window_ms=lambda: WINDOW_MS, slots=SLOTS
-    )
+    timers = TimerMessageStore(data_dir, log_file_size=FILE_BYTES, roll_window_ms=lambda: WINDOW_MS, slots=SLOTS)
     timers.open(0, count, NOW_MS, lambda _: None)
     timers.recover(NOW_MS, OffsetSet())
     return timers
@@ -105,9 +96,7 @@ def table(entries: list[Timed], read_ms: int) -> dict[int, list[tuple[int, bool,
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    parked, st.integers(0, 60), st.sampled_from(["nothing", "wheel", "log", "check", "flip"]), st.randoms()
-)
+@given(parked, st.integers(0, 60), st.sampled_from(["nothing", "wheel", "log", "check", "flip"]), st.randoms())
 def test_every_message_waits_in_its_slot_whatever_is_lost(
     items: list[tuple[int, int, bool]], saved_at: int, lost: str, rng: object
 ) -> None:

@@ -31,9 +31,7 @@ ADDRESSES = [-(1 << 63), -(1 << 31) - 1]
 FILTERS = [None, *map(TagFilter.parse, ["*", "a", "größe", "a||größe||c", "none", " || "])]
 
 in_order = st.lists(
-    st.tuples(
-        st.sampled_from([0, 0, 0, 40]), st.sampled_from([91, 150, 400]), st.sampled_from(CODES + ADDRESSES)
-    ),
+    st.tuples(st.sampled_from([0, 0, 0, 40]), st.sampled_from([91, 150, 400]), st.sampled_from(CODES + ADDRESSES)),
     max_size=60,
 )
 damaged = st.builds(
@@ -155,9 +153,7 @@ def test_the_first_damaged_unit(units: Units, log_end: int) -> None:
     expected = [
         number
         for number, (place, size, _) in enumerate(units)
-        if place < 0
-        or size <= 0
-        or (size != PRE_BLANK_SIZE and (place + size > log_end or place % 4096 + size > 4096))
+        if place < 0 or size <= 0 or (size != PRE_BLANK_SIZE and (place + size > log_end or place % 4096 + size > 4096))
     ]
     assert damaged_unit(packed(units), log_end, 4096) == (expected[0] if expected else -1)
 
@@ -186,9 +182,7 @@ def test_units_as_numbers(units: Units, log_start: int, log_end: int) -> None:
 
 
 @given(some_units, st.sampled_from([0, 700]), st.sampled_from([4096, 8192]), st.sampled_from([150, 5000]))
-def test_units_whose_records_may_not_be_there(
-    units: Units, log_start: int, log_end: int, size_max: int
-) -> None:
+def test_units_whose_records_may_not_be_there(units: Units, log_start: int, log_end: int, size_max: int) -> None:
     table, _ = unit_table(packed(units), 0, 0, log_start, log_end)
     doubtful = [
         row
@@ -221,9 +215,7 @@ def test_valid_units_and_addresses(units: Units, place: int) -> None:
         count += 1
     assert valid_units(packed(units), place) == count
     addresses = [
-        number
-        for number, unit in enumerate(units)
-        if unit.tags_code in ADDRESSES and unit.physical_offset >= place
+        number for number, unit in enumerate(units) if unit.tags_code in ADDRESSES and unit.physical_offset >= place
     ]
     expected = (addresses[0], addresses[-1]) if addresses else (-1, -1)
     assert address_units(packed(units), place) == expected

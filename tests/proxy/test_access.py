@@ -128,9 +128,7 @@ async def test_each_request_has_the_rights_of_its_user(guarded: str, users_file:
 
 
 @in_asyncio
-async def test_another_user_with_the_same_client_id_has_no_part_in_its_messages(
-    guarded: str, users_file: Path
-) -> None:
+async def test_another_user_with_the_same_client_id_has_no_part_in_its_messages(guarded: str, users_file: Path) -> None:
     async with (
         proxy_of(guarded, users=users_file) as running,
         client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
@@ -156,9 +154,7 @@ async def test_it_is_ready_while_a_broker_answers_one_of_its_users(guarded: str,
 
 
 @in_asyncio
-async def test_a_transaction_is_begun_and_ended_with_the_rights_of_its_user(
-    guarded: str, users_file: Path
-) -> None:
+async def test_a_transaction_is_begun_and_ended_with_the_rights_of_its_user(guarded: str, users_file: Path) -> None:
     async with (
         proxy_of(guarded, users=users_file) as running,
         client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
@@ -283,10 +279,7 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
 
     async def work(address: str) -> None:
         options = ProxyOptions(
-            brokers=BrokerOptions(address, TLS(ca=str(files.ca))),
-            port=0,
-            tls_cert=files.broker,
-            tls_key=files.broker,
+            brokers=BrokerOptions(address, TLS(ca=str(files.ca))), port=0, tls_cert=files.broker, tls_key=files.broker
         )
         trusting = grpc.ssl_channel_credentials(files.ca.read_bytes())
         async with serving(options) as running, client_of(running.address, credentials=trusting) as client:

@@ -12,16 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 from fuzz.grpc_requests import changed, samples
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.service import METHODS, SERVICE
-from support.grpc_client import (
-    Code,
-    GrpcClient,
-    Telemetry,
-    client_of,
-    in_asyncio,
-    message,
-    proxy_of,
-    receive_request,
-)
+from support.grpc_client import Code, GrpcClient, Telemetry, client_of, in_asyncio, message, proxy_of, receive_request
 
 CHANGED = 1500
 AT_ONCE = 16
@@ -49,9 +40,7 @@ async def answered(client: GrpcClient, name: str, data: bytes) -> int:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_changed_requests_are_answered(
-    seed: int, address: str, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_requests_are_answered(seed: int, address: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     rng = random.Random(seed)
 
     async def work() -> None:

@@ -49,9 +49,7 @@ async def create_topic(address: str, topic: str, queues: int = 4, kind: str | No
     attributes = None if kind is None else f"+message.type={kind}"
     header = CreateTopicHeader(topic, queues, queues, attributes=attributes)
     async with Admin(address) as admin:
-        await admin._ask_each(
-            RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(HeaderType.MSGPACK), f"create {topic}"
-        )
+        await admin._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(HeaderType.MSGPACK), f"create {topic}")
 
 
 # -- routes ------------------------------------------------------------------------------------------------------------
@@ -69,9 +67,7 @@ async def test_a_route_names_the_address_that_the_client_has_dialled(
         assert (queue.broker.endpoints, queue.permission, queue.topic.name) == (DIALLED, pb.READ_WRITE, topic)
     assigned = await client.call(
         "QueryAssignment",
-        pb.QueryAssignmentRequest(
-            topic=pb.Resource(name=topic), group=pb.Resource(name=topic), endpoints=DIALLED
-        ),
+        pb.QueryAssignmentRequest(topic=pb.Resource(name=topic), group=pb.Resource(name=topic), endpoints=DIALLED),
     )
     assert [each.message_queue.id for each in assigned.assignments] == [-1]
     unknown = await client.call("QueryRoute", route_request(topic, None))
@@ -102,10 +98,7 @@ async def test_a_route_lists_types_that_its_clients_know(
 
 @in_asyncio
 async def test_a_route_names_the_advertised_address(address: str, topic: str) -> None:
-    async with (
-        proxy_of(address, advertise="proxy.example:8081") as running,
-        client_of(running.address) as client,
-    ):
+    async with proxy_of(address, advertise="proxy.example:8081") as running, client_of(running.address) as client:
         answer = await client.call("QueryRoute", route_request(topic))
         endpoints = answer.message_queues[0].broker.endpoints
         assert endpoints.scheme == pb.DOMAIN_NAME
@@ -113,9 +106,7 @@ async def test_a_route_names_the_advertised_address(address: str, topic: str) ->
 
 
 @with_proxy
-async def test_a_topic_with_a_type_takes_messages_of_it_only(
-    client: GrpcClient, address: str, topic: str
-) -> None:
+async def test_a_topic_with_a_type_takes_messages_of_it_only(client: GrpcClient, address: str, topic: str) -> None:
     await create_topic(address, topic, kind="FIFO")
     answer = await client.call("QueryRoute", route_request(topic))
     assert [*answer.message_queues[0].accept_message_types] == [pb.FIFO]
@@ -145,9 +136,7 @@ def test_a_topic_that_is_not_created_on_use_is_not_found(tmp_path: Path) -> None
 
 
 @with_proxy
-async def test_a_client_gets_its_settings_with_a_retry_policy(
-    client: GrpcClient, address: str, topic: str
-) -> None:
+async def test_a_client_gets_its_settings_with_a_retry_policy(client: GrpcClient, address: str, topic: str) -> None:
     producer = await Telemetry(client).settle(producer_settings(topic))
     assert producer.publishing.max_body_size == 4 << 20
     assert producer.backoff_policy.max_attempts == 3
@@ -199,9 +188,7 @@ async def half_message(client: GrpcClient, topic: str, message_id: str) -> pb.Se
     return entry
 
 
-async def end(
-    client: GrpcClient, topic: str, transaction_id: str, how: Any, source: Any = pb.SOURCE_CLIENT
-) -> Any:
+async def end(client: GrpcClient, topic: str, transaction_id: str, how: Any, source: Any = pb.SOURCE_CLIENT) -> Any:
     request = pb.EndTransactionRequest(
         topic=pb.Resource(name=topic), transaction_id=transaction_id, resolution=how, source=source
     )
@@ -241,9 +228,7 @@ async def test_an_open_transaction_is_checked_with_a_producer_of_its_topic(
 
 
 @in_asyncio
-async def test_a_proxy_that_has_started_again_is_asked_about_topics_for_transactions(
-    address: str, topic: str
-) -> None:
+async def test_a_proxy_that_has_started_again_is_asked_about_topics_for_transactions(address: str, topic: str) -> None:
     await create_topic(address, topic, kind="TRANSACTION")
     async with proxy_of(address) as running, client_of(running.address) as client:
         await half_message(client, topic, "open")
@@ -271,9 +256,7 @@ async def test_a_slow_push_consumer_keeps_its_messages_and_its_handle(address: s
 
 
 @in_asyncio
-async def test_a_message_that_is_acknowledged_through_another_proxy_is_not_renewed(
-    address: str, topic: str
-) -> None:
+async def test_a_message_that_is_acknowledged_through_another_proxy_is_not_renewed(address: str, topic: str) -> None:
     async with (
         proxy_of(address) as first,
         proxy_of(address) as second,
@@ -420,9 +403,7 @@ async def test_a_client_pulls_and_keeps_its_place(client: GrpcClient, address: s
     for policy, offset in ((pb.BEGINNING, 0), (pb.END, 5)):
         request = pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=policy)
         assert (await client.call("QueryOffset", request)).offset == offset
-    by_time = pb.QueryOffsetRequest(
-        message_queue=queue, query_offset_policy=pb.TIMESTAMP, timestamp=timestamp_of(1000)
-    )
+    by_time = pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.TIMESTAMP, timestamp=timestamp_of(1000))
     assert (await client.call("QueryOffset", by_time)).offset == 0
     pull.offset = 5
     pull.long_polling_timeout.CopyFrom(duration_of(20_000))
@@ -475,9 +456,7 @@ class client_of_later:  # noqa: N801
 
 
 @with_proxy
-async def test_thousands_of_clients_that_come_at_once_are_served(
-    client: GrpcClient, address: str, topic: str
-) -> None:
+async def test_thousands_of_clients_that_come_at_once_are_served(client: GrpcClient, address: str, topic: str) -> None:
     """gRPC cancelled some of them at random."""
     request = pb.HeartbeatRequest(group=pb.Resource(name=topic), client_type=pb.PUSH_CONSUMER)
     answers = await asyncio.gather(*(client.call("Heartbeat", request) for _ in range(3000)))

@@ -25,11 +25,7 @@ from support.tls_files import make_tls_files
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in {
-        "REPUT_USER",
-        "REPUT_SECRET_FILE",
-        *(name for name in os.environ if name.startswith("REPUT_")),
-    }:
+    for name in {"REPUT_USER", "REPUT_SECRET_FILE", *(name for name in os.environ if name.startswith("REPUT_"))}:
         monkeypatch.setenv(name, "")  # so that what a command sets is undone
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

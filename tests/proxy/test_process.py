@@ -45,9 +45,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
                 message_queue=pb.MessageQueue(topic=got.topic, id=(got.system_properties.queue_id + 1) % 4),
             )  # fmt: skip
             pulling = asyncio.ensure_future(client.responses("PullMessage", pull))
-            await asyncio.to_thread(
-                wait_until, lambda: "reput_proxy_waiting_receives 2" in proxy.page("/metrics")[1]
-            )
+            await asyncio.to_thread(wait_until, lambda: "reput_proxy_waiting_receives 2" in proxy.page("/metrics")[1])
             proxy.process.send_signal(signal.SIGTERM)
             status, _ = await waiting
             assert status.code == Code.MESSAGE_NOT_FOUND
@@ -166,9 +164,7 @@ class Load:
         while not self._done:
             with suppress(ProxyAway), self._proxy_may_be_away():
                 status, messages = await client.receive("orders", "billing", invisible_s=10.0, wait_s=5.0)
-                assert (
-                    status.code in (Code.OK, Code.MESSAGE_NOT_FOUND) or status.code >= Code.TOO_MANY_REQUESTS
-                )
+                assert status.code in (Code.OK, Code.MESSAGE_NOT_FOUND) or status.code >= Code.TOO_MANY_REQUESTS
                 self.got.update(each.body.decode() for each in messages)
                 if messages:  # whatever the answer: the broker may have it, and redelivers what it has not
                     await client.ack("billing", *messages)

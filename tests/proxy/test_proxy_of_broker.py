@@ -167,11 +167,7 @@ def test_a_killed_broker_leaves_no_proxy_behind(tmp_path: Path) -> None:
 def test_it_has_the_tls_of_the_broker(tmp_path: Path) -> None:
     """Also after the certificate was renewed by another authority: its connection trusts what the broker's file has."""
     files = make_tls_files(tmp_path)
-    options = {
-        "REPUT_TLS__MODE": "required",
-        "REPUT_TLS__HTTP_MODE": "off",
-        "REPUT_TLS__CERT": str(files.broker),
-    }
+    options = {"REPUT_TLS__MODE": "required", "REPUT_TLS__HTTP_MODE": "off", "REPUT_TLS__CERT": str(files.broker)}
     with running(tmp_path, options) as broker:
         broker.wait_proxy()
         trusted = grpc.ssl_channel_credentials(files.ca.read_bytes())

@@ -68,9 +68,7 @@ def test_calls_that_wait_about_as_long_have_one_timeout(remaining_s: float, time
 
 
 @with_proxy
-async def test_a_message_keeps_all_that_its_producer_has_given(
-    client: GrpcClient, address: str, topic: str
-) -> None:
+async def test_a_message_keeps_all_that_its_producer_has_given(client: GrpcClient, address: str, topic: str) -> None:
     sent = message(
         topic, "zwölf 🐟".encode(), "ID1", tag="paid", keys=["k1 k2", ""], properties={"größe": "a b=&;", "none": ""},
         trace_context="00-abc-01", born_host="laptop",
@@ -79,11 +77,7 @@ async def test_a_message_keeps_all_that_its_producer_has_given(
     assert (entry.message_id, entry.offset, entry.transaction_id) == ("ID1", 0, "")
     [got] = await client.receive_all(topic, topic, 1)
     system = got.system_properties
-    assert (got.body, dict(got.user_properties), got.topic.name) == (
-        sent.body,
-        {"größe": "a b=&;"},
-        topic,
-    )
+    assert (got.body, dict(got.user_properties), got.topic.name) == (sent.body, {"größe": "a b=&;"}, topic)
     assert (system.message_id, system.tag, [*system.keys]) == ("ID1", "paid", ["k1", "k2"])
     assert (system.trace_context, system.born_host, system.delivery_attempt) == ("00-abc-01", "laptop", 1)
     assert (system.message_type, system.body_encoding, system.queue_offset) == (pb.NORMAL, pb.IDENTITY, 0)
@@ -168,9 +162,7 @@ async def test_a_method_that_is_not_served_says_so(client: GrpcClient, address: 
 
 
 @with_proxy
-async def test_several_messages_of_a_topic_are_one_request(
-    client: GrpcClient, address: str, topic: str
-) -> None:
+async def test_several_messages_of_a_topic_are_one_request(client: GrpcClient, address: str, topic: str) -> None:
     entries = await client.send(*(message(topic, b"%d" % n, f"ID{n}") for n in range(20)))
     assert [entry.message_id for entry in entries] == [f"ID{n}" for n in range(20)]
     assert [entry.offset for entry in entries] == [*range(20)], "they are in one queue, in order"
@@ -185,9 +177,7 @@ async def test_messages_of_a_message_group_are_in_one_queue_and_in_order(
         assert entry.offset == n
     async with Consumer(address, group=topic, topic=topic, start="earliest") as consumer:
         found = [await consumer.take(20.0) for _ in range(6)]
-    assert [(each.body, each.ordering_key) for each in found if each] == [
-        (b"%d" % n, "order-1") for n in range(6)
-    ]
+    assert [(each.body, each.ordering_key) for each in found if each] == [(b"%d" % n, "order-1") for n in range(6)]
 
 
 @with_proxy
@@ -285,9 +275,7 @@ async def test_filters_by_tags_and_by_sql(client: GrpcClient, address: str, topi
 
 
 @with_proxy
-async def test_a_waiting_receive_gets_what_is_sent_meanwhile(
-    client: GrpcClient, address: str, topic: str
-) -> None:
+async def test_a_waiting_receive_gets_what_is_sent_meanwhile(client: GrpcClient, address: str, topic: str) -> None:
     async with Admin(address) as admin:
         await admin.create_topic(topic)
     waiting = [asyncio.ensure_future(client.receive(topic, topic, wait_s=20)) for _ in range(10)]
@@ -347,9 +335,7 @@ def change_stored(data_dir: Path, old: bytes, new: bytes) -> None:
 
 
 @with_proxy
-async def test_another_invisible_time_gives_another_handle(
-    client: GrpcClient, address: str, topic: str
-) -> None:
+async def test_another_invisible_time_gives_another_handle(client: GrpcClient, address: str, topic: str) -> None:
     await client.send(message(topic, b"x", "ID"))
     [got] = await client.receive_all(topic, topic, 1)
     old = got.system_properties.receipt_handle
@@ -369,9 +355,7 @@ async def test_another_invisible_time_gives_another_handle(
 
 
 @with_proxy
-async def test_handles_that_are_none_are_rejected_one_by_one(
-    client: GrpcClient, address: str, topic: str
-) -> None:
+async def test_handles_that_are_none_are_rejected_one_by_one(client: GrpcClient, address: str, topic: str) -> None:
     await client.send(message(topic, b"x", "ID"))
     [good] = await client.receive_all(topic, topic, 1)
     wrong = pb.Message(topic=good.topic, system_properties=pb.SystemProperties(receipt_handle="1 2 3"))
@@ -489,9 +473,7 @@ async def test_a_text_too_long_for_a_request_to_a_broker_is_rejected_and_disturb
         ),
         (
             "ForwardMessageToDeadLetterQueue",
-            pb.ForwardMessageToDeadLetterQueueRequest(
-                group=group, topic=place, receipt_handle=handle, message_id=long
-            ),
+            pb.ForwardMessageToDeadLetterQueueRequest(group=group, topic=place, receipt_handle=handle, message_id=long),
             Code.ILLEGAL_MESSAGE_ID,
         ),
     ):
@@ -536,12 +518,7 @@ class _Routes:
 
 @pytest.mark.parametrize(
     ("old", "new", "known", "raised"),
-    [
-        ("ab", "", "ab", None),
-        ("a", "ab", "ab", None),
-        ("a", "a", "ab", BrokerNotFound),
-        ("a", "a", "a", Rejected),
-    ],
+    [("ab", "", "ab", None), ("a", "ab", "ab", None), ("a", "a", "ab", BrokerNotFound), ("a", "a", "a", Rejected)],
 )
 @in_asyncio
 async def test_a_handle_of_a_broker_that_is_away_is_to_be_tried_again(
@@ -609,9 +586,7 @@ async def test_receivers_of_many_waits_that_end_at_once_are_forgotten(
         assert len(pops._fetchers) == 2
 
 
-def test_a_receive_of_an_unknown_topic_logs_nothing(
-    address: str, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_receive_of_an_unknown_topic_logs_nothing(address: str, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     """Any client can name topics."""
 
     async def work() -> None:

@@ -90,16 +90,11 @@ def test_the_client_decides_about_spans_or_else_the_ratio(
     assert all(span.parent_id == "" and span.trace_id != TRACE for span in found)
 
 
-def test_a_message_with_a_context_of_its_own_keeps_it_and_the_call_is_a_child_of_that(
-    address: str, topic: str
-) -> None:
+def test_a_message_with_a_context_of_its_own_keeps_it_and_the_call_is_a_child_of_that(address: str, topic: str) -> None:
     found: list[ProxySpan] = []
 
     async def work() -> None:
-        async with (
-            proxy_of(address, spans=Spans(found.append, 0.0)) as running,
-            client_of(running.address) as client,
-        ):
+        async with proxy_of(address, spans=Spans(found.append, 0.0)) as running, client_of(running.address) as client:
             await client.send(message(topic, b"x", "ID", properties=context()))
             [got] = await client.receive_all(topic, topic, 1)
             assert got.user_properties["traceparent"] == context()["traceparent"]
@@ -112,10 +107,7 @@ def test_errors_and_clients_that_have_gone(address: str, topic: str) -> None:
     found: list[ProxySpan] = []
 
     async def work() -> None:
-        async with (
-            proxy_of(address, spans=Spans(found.append, 1.0)) as running,
-            client_of(running.address) as client,
-        ):
+        async with proxy_of(address, spans=Spans(found.append, 1.0)) as running, client_of(running.address) as client:
             await client.call("AckMessage", pb.AckMessageRequest(group=pb.Resource(name="a b")))
             status, _ = await client.receive(topic, topic)
             assert status.code == Code.MESSAGE_NOT_FOUND

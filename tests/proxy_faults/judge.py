@@ -111,9 +111,7 @@ def unexplained(history: History) -> list[str]:
             )
         elif not acknowledged and not _killed_around(history, earlier[-1].received_at):
             after_s = repeat.received_at - earlier[-1].received_at
-            found.append(
-                f"{consumer}: {body!r} was received again after {after_s:.1f} s, and no kill explains it"
-            )
+            found.append(f"{consumer}: {body!r} was received again after {after_s:.1f} s, and no kill explains it")
     return found
 
 

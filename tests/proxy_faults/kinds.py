@@ -101,13 +101,7 @@ class Outcome:
 
 
 def run(
-    kind: str,
-    client: str,
-    rounds: int,
-    rng: random.Random,
-    *,
-    bug: str | None = None,
-    invisible_s: float = INVISIBLE_S,
+    kind: str, client: str, rounds: int, rng: random.Random, *, bug: str | None = None, invisible_s: float = INVISIBLE_S
 ) -> Outcome:
     """Kill under one client; the proxy of the kind `proxy` may have a planted bug.
 
@@ -117,9 +111,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="reput-proxy-faults-") as name:
         directory = Path(name)
         with _proxy(directory, bug) if kind == "proxy" else KINDS[kind](directory) as (address, kill):
-            load = Load(
-                client, address, directory / "clients", brokers_die=kind != "proxy", invisible_s=invisible_s
-            )
+            load = Load(client, address, directory / "clients", brokers_die=kind != "proxy", invisible_s=invisible_s)
             started_at = time.monotonic()
             try:
                 load.start()

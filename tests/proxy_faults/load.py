@@ -127,9 +127,7 @@ class Load:
         wanted = len(self.stored) + count
         received = {how: len(self.inbox.of(how)) + count for how in HOWS}
         self._wait(
-            lambda: (
-                len(self.stored) >= wanted and all(len(self.inbox.of(how)) >= received[how] for how in HOWS)
-            ),
+            lambda: len(self.stored) >= wanted and all(len(self.inbox.of(how)) >= received[how] for how in HOWS),
             "sends and receives go on",
         )
 
@@ -162,9 +160,7 @@ class Load:
 
     def missing(self) -> list[tuple[str, bytes]]:
         """Return by consumer the stored messages that it has not received."""
-        return [
-            (how, body) for how in HOWS for body in self.stored if (how, body) not in self.inbox.deliveries
-        ]
+        return [(how, body) for how in HOWS for body in self.stored if (how, body) not in self.inbox.deliveries]
 
     def history(self) -> History:
         """Return what has happened so far."""

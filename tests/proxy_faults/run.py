@@ -27,9 +27,7 @@ _PLANTED_ROUNDS = 2
 
 def main() -> int:
     """Parse the arguments, run, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50, help="kills of each kind under each client (50)")
     parser.add_argument("--kind", action="append", choices=[*KINDS], help="only this one; repeatable")
     parser.add_argument("--client", action="append", choices=CLIENTS, help="only this one; repeatable")
@@ -52,9 +50,7 @@ def main() -> int:
                 continue
             failed |= bool(outcome.wrong)
             end = "FAILED" if outcome.wrong else "nothing lost, nothing acknowledged came again"
-            print(
-                "\n  ".join([f"{kind}, {client}: {outcome.counted}; {end}", *outcome.wrong[:20]]), flush=True
-            )
+            print("\n  ".join([f"{kind}, {client}: {outcome.counted}; {end}", *outcome.wrong[:20]]), flush=True)
     return int(failed)
 
 

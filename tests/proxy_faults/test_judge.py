@@ -13,9 +13,7 @@ BODY = b"message 1"
 KILL = Span(200.0, 205.0)
 
 
-def delivery(
-    popped_at: float, *, queue_offset: int = 0, mark: str = "0", invisible_s: float = 60.0
-) -> Delivery:
+def delivery(popped_at: float, *, queue_offset: int = 0, mark: str = "0", invisible_s: float = 60.0) -> Delivery:
     """A delivery that arrived at once."""
     times = f"{round(1000 * popped_at)} {round(1000 * invisible_s)}"
     return Delivery(f"{queue_offset} {times} 1 {mark} broker-a 0 {queue_offset} 4711", popped_at)
@@ -110,9 +108,7 @@ def test_a_copy_that_comes_after_a_retry_of_the_other_is_a_copy() -> None:
         (206.0, 206.5, Span(205.5, 205.9), False),  # sent after it
     ],
 )
-def test_pops_about_the_kill_of_a_broker(
-    popped_at: float, answered_at: float, sent: Span, is_excused: bool
-) -> None:
+def test_pops_about_the_kill_of_a_broker(popped_at: float, answered_at: float, sent: Span, is_excused: bool) -> None:
     first, again = delivery(popped_at), delivery(popped_at + 60, mark="1")
     found = history(first, again, acked=(first, answered_at), sent=sent)
     assert (unexplained(found) == []) is is_excused

@@ -36,9 +36,7 @@ def compared(first: Path, second: Path) -> dict[QueueKey, QueueCounts]:
     for queue in sorted(one.keys() | other.keys()):
         left, right = _table(one.get(queue, [])), _table(other.get(queue, []))
         rows = min(left.num_rows, right.num_rows)
-        counts[queue] = QueueCounts(
-            left.num_rows, right.num_rows, _equal(left.slice(0, rows), right.slice(0, rows))
-        )
+        counts[queue] = QueueCounts(left.num_rows, right.num_rows, _equal(left.slice(0, rows), right.slice(0, rows)))
     return counts
 
 
@@ -86,8 +84,6 @@ def _comparable(left: pa.Table, name: str, right: pa.Table) -> Iterator[pa.Array
         return
     one, other = left.column(name).combine_chunks(), right.column(name).combine_chunks()
     if pa.types.is_map(one.type):
-        one, other = (
-            pa.array([repr(sorted(row or ())) for row in side.to_pylist()]) for side in (one, other)
-        )
+        one, other = (pa.array([repr(sorted(row or ())) for row in side.to_pylist()]) for side in (one, other))
     both_null = pc.and_(pc.is_null(one), pc.is_null(other))
     yield pc.or_(both_null, pc.fill_null(pc.equal(one, other), fill_value=False))

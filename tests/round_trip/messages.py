@@ -29,12 +29,7 @@ def blocks(count: int, seed: int) -> Iterator[tuple[str, int, int, bytearray]]:
         messages = [_message(topic, number, rng, noise) for number in numbers]
         born_ms = T0 + first * 7 + rng.randrange(1000)
         ids = [f"{seed:08X}{number:024X}" for number in numbers]
-        yield (
-            topic,
-            queue_id,
-            len(numbers),
-            bytearray(encode_put_block(messages, topic, queue_id, born_ms, ids)),
-        )
+        yield (topic, queue_id, len(numbers), bytearray(encode_put_block(messages, topic, queue_id, born_ms, ids)))
 
 
 def _message(topic: str, number: int, rng: random.Random, noise: bytes) -> Message:

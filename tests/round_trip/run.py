@@ -42,9 +42,7 @@ def main() -> int:
 def run(work: Path, messages: int, seed: int, master: str) -> int:
     """Go there and back in a directory; return the exit code."""
     since = time.monotonic()
-    store = opened(
-        StoreOptions(work / "store", commit_log_file_size=64 << 20, flush_sync=False, index_enabled=False)
-    )
+    store = opened(StoreOptions(work / "store", commit_log_file_size=64 << 20, flush_sync=False, index_enabled=False))
     fill(store, messages, seed)
     assert store.close()
     print(f"{messages} messages in {work / 'store'}: {time.monotonic() - since:.1f} s", flush=True)
@@ -68,9 +66,7 @@ def job(name: str, *arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", f"reput_pipeline.jobs.{name}", *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(
-        f"{name}: {result.get('rows')} rows, exit code {done.returncode}, {result['elapsed_s']} s", flush=True
-    )
+    print(f"{name}: {result.get('rows')} rows, exit code {done.returncode}, {result['elapsed_s']} s", flush=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {result.get('error')}")
     return result

@@ -66,9 +66,7 @@ def scan_proxy_headers(port: int, connect: Connect) -> Finding:
             while part := end.recv(1 << 16):
                 got += part
         is_refused = not got or b"MALFORMED" in got or b"TOO_LARGE" in got or got.startswith(b"HTTP/1.1 4")
-        finding.expect(
-            is_refused and b'"opaque":7' not in got, "refused and closed" if is_refused else repr(got)
-        )
+        finding.expect(is_refused and b'"opaque":7' not in got, "refused and closed" if is_refused else repr(got))
     return finding
 
 

@@ -64,9 +64,7 @@ _WRONG: Final = (
 )
 
 
-def scan_pages(
-    port: int, connect: Connect, host: str, how: str = "", *, quick: bool = False
-) -> Iterator[Finding]:
+def scan_pages(port: int, connect: Connect, host: str, how: str = "", *, quick: bool = False) -> Iterator[Finding]:
     """Ask for all of it; only the health page may answer, and the files of the console, with its login.
 
     Args:
@@ -78,10 +76,7 @@ def scan_pages(
     login = [_Attempt(method, path) for path in _LOGIN for method in ("GET", "HEAD")]
     yield _ask(port, connect, host, f"the console's files and login{how}", login, may_answer=True)
     others = [
-        _Attempt(method, path)
-        for path in (*HEALTH, *_LOGIN)
-        for method in _METHODS
-        if method not in ("GET", "HEAD")
+        _Attempt(method, path) for path in (*HEALTH, *_LOGIN) for method in _METHODS if method not in ("GET", "HEAD")
     ]
     yield _ask(port, connect, host, f"the open pages by other methods{how}", others)
     attempts = [_Attempt(method, path) for path in _PLACES for method in _METHODS]
@@ -89,9 +84,7 @@ def scan_pages(
     attempts = [_Attempt(method, path) for path in _DISGUISED for method in ("GET", "POST")]
     yield _ask(port, connect, host, f"{len(_DISGUISED)} disguised paths{how}", attempts)
     attempts = [_Attempt("GET", path, authorization) for path in guarded for authorization in _WRONG]
-    yield _ask(
-        port, connect, host, f"{len(guarded)} paths with {len(_WRONG)} wrong credentials{how}", attempts
-    )
+    yield _ask(port, connect, host, f"{len(guarded)} paths with {len(_WRONG)} wrong credentials{how}", attempts)
     tricks = [
         _Attempt("GET", "/metrics", more="X-Forwarded-For: 127.0.0.1\r\nForwarded: for=127.0.0.1\r\n"),
         _Attempt("POST", "/livez", more="X-Original-URL: /metrics\r\nX-Rewrite-URL: /metrics\r\n"),
@@ -107,13 +100,7 @@ def scan_pages(
 
 
 def _ask(
-    port: int,
-    connect: Connect,
-    host: str,
-    what: str,
-    attempts: list[_Attempt],
-    *,
-    may_answer: bool = False,
+    port: int, connect: Connect, host: str, what: str, attempts: list[_Attempt], *, may_answer: bool = False
 ) -> Finding:
     finding = Finding(port, f"HTTP: {what}")
     with ThreadPoolExecutor(_AT_ONCE) as threads:

@@ -60,9 +60,7 @@ def with_tls(address: tuple[str, int], sources: Iterator[str] | None = None) -> 
     return lambda: context.wrap_socket(plain(address, sources)())
 
 
-def scan_requests(
-    port: int, connect: Connect, names: Names, codes: Sequence[int], how: str = ""
-) -> Iterator[Finding]:
+def scan_requests(port: int, connect: Connect, names: Names, codes: Sequence[int], how: str = "") -> Iterator[Finding]:
     """Send each code in each type of header. Each must get one refusal, the same for every code, name and type."""
     types = f"{len(HeaderType)} types of headers"
     for signer, credentials in _SIGNERS.items():
@@ -120,11 +118,7 @@ def first_line(connect: Connect, data: bytes, *, ends: bool = True) -> str:
 
 
 def _frames(
-    header_type: HeaderType,
-    codes: Sequence[int],
-    names: Names,
-    credentials: Credentials | None,
-    flag: int = 0,
+    header_type: HeaderType, codes: Sequence[int], names: Names, credentials: Credentials | None, flag: int = 0
 ) -> list[bytes]:
     frames, opaques = [], count(1)
     for code in codes:
@@ -137,9 +131,7 @@ def _frames(
             ext, body = _request(code, topic, group)
             if credentials is not None:
                 ext = signed_by(credentials, ext, body, version=479)
-            frames.append(
-                encode_frame(Header(sent_code, next(opaques), flag, None, ext, 0, 479), header_type, body)
-            )
+            frames.append(encode_frame(Header(sent_code, next(opaques), flag, None, ext, 0, 479), header_type, body))
     return frames
 
 
@@ -163,9 +155,7 @@ def _ask(connect: Connect, frames: Sequence[bytes], finding: Finding) -> set[obj
                 remark = (header.remark or "").replace(_NO_ROUTE, "")
                 seen.add((header.code, remark, tuple(header.ext.items()), body))
                 finding.expect(
-                    header.code == ResponseCode.NO_PERMISSION
-                    and remark.startswith("UNAUTHENTICATED: ")
-                    and not body,
+                    header.code == ResponseCode.NO_PERMISSION and remark.startswith("UNAUTHENTICATED: ") and not body,
                     f"{header.code} {remark}",
                 )
     return seen
@@ -192,9 +182,7 @@ def _tell(connect: Connect, frames: Sequence[bytes], finding: Finding) -> None:
     last = encode_frame(Header(int(RequestCode.HEART_BEAT), 1_000_000), HeaderType.JSON, b"{}")
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         for some, headers in zip(
-            _parts(frames),
-            pool.map(lambda some: _answers_until(connect, some, last), _parts(frames)),
-            strict=True,
+            _parts(frames), pool.map(lambda some: _answers_until(connect, some, last), _parts(frames)), strict=True
         ):
             if not headers or headers[-1].opaque != 1_000_000:
                 finding.note("the connection is closed", wrong=True)

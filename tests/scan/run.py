@@ -60,10 +60,7 @@ _LOG: Final = 10912
 _HTTP: Final = 10913
 _PORTS: Final = 65_535
 # Only so that the scan need not wait: the defaults are 10 s and 30 s.
-_SHORT: Final = {
-    "REPUT_TLS__HANDSHAKE_TIMEOUT": f"{ENDS_S:g}s",
-    "REPUT_LIMITS__SLOW_SENDER_TIMEOUT": f"{ENDS_S:g}s",
-}
+_SHORT: Final = {"REPUT_TLS__HANDSHAKE_TIMEOUT": f"{ENDS_S:g}s", "REPUT_LIMITS__SLOW_SENDER_TIMEOUT": f"{ENDS_S:g}s"}
 _STATE: Final = (
     RequestCode.GET_ALL_TOPIC_CONFIG,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -76,9 +73,7 @@ _STATE: Final = (
 
 def main() -> int:
     """Parse the arguments, enter the namespaces, scan, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the ports and request codes that are known")
     arguments = parser.parse_args()
     try:
@@ -141,9 +136,7 @@ def _scan_with_tls(directory: Path, sources: Iterator[str]) -> Iterator[Finding]
             yield from scan_half_open(port, plain(_at(port), sources), BEGINNINGS)
         yield _slave(with_tls(_at(_LOG), sources), " over TLS")
         yield _handshake(_HTTP, is_offered=True)
-        yield from scan_pages(
-            _HTTP, with_tls(_at(_HTTP), sources), address_of(_MACHINE), " over TLS", quick=True
-        )
+        yield from scan_pages(_HTTP, with_tls(_at(_HTTP), sources), address_of(_MACHINE), " over TLS", quick=True)
         yield control.finding()
         yield _defects(broker)
 
@@ -221,11 +214,7 @@ class _Control:
         with self._client() as client:
             for code, ext, body in (
                 (RequestCode.UPDATE_AND_CREATE_TOPIC, topic, b""),
-                (
-                    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-                    {},
-                    b'{"groupName":"%s"}' % _GROUP.encode(),
-                ),
+                (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"%s"}' % _GROUP.encode()),
                 (RequestCode.SEND_MESSAGE_V2, in_letters(_TOPIC), b"the only message"),
                 (RequestCode.UPDATE_CONSUMER_OFFSET, place, b""),
             ):
@@ -239,9 +228,7 @@ class _Control:
         finding = Finding(_PORT, "the administrator: topics, groups, offsets, options, users, messages")
         for name, state in after.items():
             before = self._before[name]
-            finding.expect(
-                state == before, "as before" if state == before else f"{name}: {before!r}, now {state!r}"
-            )
+            finding.expect(state == before, "as before" if state == before else f"{name}: {before!r}, now {state!r}")
         return finding
 
     def _state(self) -> Mapping[str, object]:

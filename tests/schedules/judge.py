@@ -118,8 +118,7 @@ def judge(
     ]
     wrong += [f"{unique_id} is stored before its time" for unique_id in early]
     late_s = sorted(
-        (message.store_timestamp_ms - int(message.get_property("__SCHEDULE_TIME") or 0)) / 1000
-        for message in messages
+        (message.store_timestamp_ms - int(message.get_property("__SCHEDULE_TIME") or 0)) / 1000 for message in messages
     )
     return Verdict(len(due), len(left_out), late_s, wrong)
 

@@ -31,9 +31,7 @@ _PLANTED_MINUTES = 0.5
 
 def main() -> int:
     """Parse the arguments, run, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="of kills (10)")
     parser.add_argument("--seed", type=int, help="of when masters are killed")
     add_bug_option(parser, [*BUGS])

@@ -51,9 +51,7 @@ _MINUTES: Final = {"* * * * *": 1, "*/2 * * * *": 2}
 """The intervals of the cron expressions; those of one day have the same distance to those of the next."""
 
 
-def verdict_of(
-    addresses: Sequence[str], plans: dict[str, Plan], outages: Sequence[tuple[int, int]] = ()
-) -> Verdict:
+def verdict_of(addresses: Sequence[str], plans: dict[str, Plan], outages: Sequence[tuple[int, int]] = ()) -> Verdict:
     """Wait until everything that is due now was sent, and judge it."""
     until_ms = time.time_ns() // 1_000_000
 
@@ -69,10 +67,7 @@ def verdict_of(
     while True:
         verdict = judge(read_all(addresses, TOPIC), plans, until_ms, outages)
         # What was sent last cannot be read before all members of the set have it.
-        if (
-            not any("nothing was sent" in line for line in verdict.wrong)
-            or time.time() * 1000 > until_ms + 10_000
-        ):
+        if not any("nothing was sent" in line for line in verdict.wrong) or time.time() * 1000 > until_ms + 10_000:
             return verdict
         time.sleep(0.2)
 

@@ -204,9 +204,7 @@ class TaskWorld(World):
         while True:
             try:
                 async with PopConsumer(self.endpoints, group=_GROUP, topic=_TOPIC) as consumer:
-                    await consumer.run(
-                        handle, concurrency=_AT_A_TIME, invisible_s=_INVISIBLE_S, handle_signals=False
-                    )
+                    await consumer.run(handle, concurrency=_AT_A_TIME, invisible_s=_INVISIBLE_S, handle_signals=False)
             except ReputError as error:
                 self.log("warning", str(error))
                 await trio.sleep(_PAUSE_S)

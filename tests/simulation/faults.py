@@ -154,9 +154,7 @@ class Faults:
         broker = self._broker()
         if broker is None:
             return False
-        broker.lose_power_at_sync(
-            self._chance.randint(1, 20), partial(self._power_is_lost, broker, self._down_s())
-        )
+        broker.lose_power_at_sync(self._chance.randint(1, 20), partial(self._power_is_lost, broker, self._down_s()))
         return True
 
     def _stall_broker(self) -> bool:
@@ -292,9 +290,7 @@ class Faults:
         if not masters:
             return False
         self._last(
-            "cut-off-engine",
-            self._chance.choice((1.0, 4.0, 6.0)),
-            self._cut_off(masters[0].address, [ENGINE_ADDRESS]),
+            "cut-off-engine", self._chance.choice((1.0, 4.0, 6.0)), self._cut_off(masters[0].address, [ENGINE_ADDRESS])
         )
         return True
 
@@ -330,9 +326,7 @@ class Faults:
     def isolate(self, master: BrokerMachine, seconds: float) -> None:
         """Cut a master off from the other brokers and the engine, and not from its clients."""
         others = [broker.address for broker in self._world.brokers if broker is not master]
-        number = self._last(
-            "isolate-master", seconds, self._cut_off(master.address, [*others, ENGINE_ADDRESS])
-        )
+        number = self._last("isolate-master", seconds, self._cut_off(master.address, [*others, ENGINE_ADDRESS]))
         self._world.history.note("isolated", name=f"isolate-master {number}", of=master.endpoint)
 
     def _restore_engine(self) -> bool:
@@ -449,9 +443,7 @@ class Faults:
         if member is not None:
             stopped = member
             self._world.stop(stopped)
-            seconds = self._chance.choice(
-                (1.0, 1.3 * terms.HEARTBEAT_TIMEOUT_S, 3 * terms.HEARTBEAT_TIMEOUT_S)
-            )
+            seconds = self._chance.choice((1.0, 1.3 * terms.HEARTBEAT_TIMEOUT_S, 3 * terms.HEARTBEAT_TIMEOUT_S))
             self._last("stop-member", seconds, lambda: self._world.resume(stopped))
         return member is not None
 

@@ -92,11 +92,7 @@ class NameServerMachine(Machine):
 
     async def _serve(self) -> None:
         config = BrokerConfig(
-            data_dir=self.disk.data_dir,
-            host=self.address,
-            port=NAMES_PORT,
-            http_port="off",
-            shutdown_grace="1s",
+            data_dir=self.disk.data_dir, host=self.address, port=NAMES_PORT, http_port="off", shutdown_grace="1s"
         )
         async with NameServer(config) as server:
             await server.stopped()
@@ -130,12 +126,7 @@ class BrokerMachine(Machine):
             delay={"timer_log_file_size": 1 << 16},
             store={**_STORE, "transient_store_pool": self._world.has_pool},
             groups={"heartbeat_timeout": f"{terms.HEARTBEAT_TIMEOUT_S}s"},
-            transactions={
-                "timeout": "500ms",
-                "check_interval": "300ms",
-                "check_max": 10_000,
-                "op_interval": "100ms",
-            },
+            transactions={"timeout": "500ms", "check_interval": "300ms", "check_max": 10_000, "op_interval": "100ms"},
         )
 
     def start(self) -> None:

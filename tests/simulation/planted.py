@@ -144,11 +144,7 @@ BUGS: Final = planted_bugs.table_of(
         Bug(buffers_forgotten, ("popped again",), {"resets": 1}, has_pool=True),
         Bug(stays_where_it_is, ("stranded",), {}, "isolated-master"),
         Bug(level_not_repeated, ("not repeated",), {"cut-off-slaves": 1}),
-        Bug(
-            changes_answered_at_once,
-            ("offset went back",),
-            {"lose-master": 6, "join": 3, "leave": 2},
-        ),
+        Bug(changes_answered_at_once, ("offset went back",), {"lose-master": 6, "join": 3, "leave": 2}),
         Bug(restored_engine_believed, ("replicated lost", "taken back"), {}, "restored-engine"),
     )
 )

@@ -48,9 +48,7 @@ async def produce(endpoints: str, ack: AckLevel, over: trio.Event, note: Note, c
     number = 0
     while not over.is_set():
         try:
-            async with Producer(
-                endpoints, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False, ack=ack
-            ) as producer:
+            async with Producer(endpoints, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False, ack=ack) as producer:
                 while not over.is_set():
                     number += 1
                     began_ms = _now_ms()
@@ -176,12 +174,7 @@ class _Excused:
     """
 
     def __init__(self) -> None:
-        self._sent, self._popped, self._uids, self._if_it_stays = (
-            set[int](),
-            set[int](),
-            set[int](),
-            set[int](),
-        )
+        self._sent, self._popped, self._uids, self._if_it_stays = (set[int](), set[int](), set[int](), set[int]())
         self._done: dict[int, Event] = {}
         self._replicated_ms = self._died_ms = 0
         self._master: str | None = None

@@ -41,9 +41,7 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:  # the order of sets of strings
         os.environ.update(PYTHONHASHSEED=_HASH_SEED, TZ="UTC")
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    parser = argparse.ArgumentParser(
-        description="Simulate brokers, clients, network and disks; judge the history."
-    )
+    parser = argparse.ArgumentParser(description="Simulate brokers, clients, network and disks; judge the history.")
     parser.add_argument("--seeds", type=int, help="how many (1 if the first is given, or 1000)")
     parser.add_argument("--seed", type=int, help="the first of them; random by default")
     parser.add_argument("--history", type=Path, help="of one seed: a directory for its history and log")
@@ -104,12 +102,7 @@ class _Child:
         if code == 0:
             outcome: dict[str, Any] = json.loads(text)
             return outcome
-        return {
-            "seed": self.seed,
-            "violations": [f"crashed: exit code {code}\n{text}"],
-            "counts": {},
-            "faults": {},
-        }
+        return {"seed": self.seed, "violations": [f"crashed: exit code {code}\n{text}"], "counts": {}, "faults": {}}
 
 
 def _fork(platform: Platform, seed: int, arguments: argparse.Namespace) -> _Child:
@@ -128,9 +121,7 @@ def _fork(platform: Platform, seed: int, arguments: argparse.Namespace) -> _Chil
     return _Child(seed, pid, directory, result)
 
 
-def _simulate(
-    platform: Platform, seed: int, arguments: argparse.Namespace, directory: Path, result: Path
-) -> None:
+def _simulate(platform: Platform, seed: int, arguments: argparse.Namespace, directory: Path, result: Path) -> None:
     from simulation.planted import BUGS
     from simulation.scenario import Plan, outcome_of, simulate
 

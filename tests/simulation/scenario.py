@@ -55,15 +55,11 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
 
 
-async def simulate(
-    platform: Platform, nursery: trio.Nursery, plan: Plan, seed: int, directory: Path
-) -> World:
+async def simulate(platform: Platform, nursery: trio.Nursery, plan: Plan, seed: int, directory: Path) -> World:
     """Run the story of a seed."""
     chance = random.Random(f"{seed} scenario")
     has_pool = random.Random(f"{seed} pool").random() < _POOLS if plan.has_pool is None else plan.has_pool
-    world = World(
-        platform, seed, directory, GROUPS[plan.group](), chance.choice(_NAME_SERVERS), has_pool=has_pool
-    )
+    world = World(platform, seed, directory, GROUPS[plan.group](), chance.choice(_NAME_SERVERS), has_pool=has_pool)
     world.nursery = nursery
     for machine in (*world.name_servers, *world.brokers):
         machine.start()
@@ -133,6 +129,4 @@ def outcome_of(world: World) -> Outcome:
     )
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     shown = sorted(map(str, violations), key=lambda text: not text.startswith("process"))
-    return Outcome(
-        world.seed, digest, world.platform.clock.current_time(), dict(counts), dict(world.faults), shown
-    )
+    return Outcome(world.seed, digest, world.platform.clock.current_time(), dict(counts), dict(world.faults), shown)

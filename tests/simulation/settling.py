@@ -28,10 +28,7 @@ _COPY_S: Final = 20.0
 _READ_S: Final = 60.0
 _ANSWERS: Final = {"acked", "not-reached", "unknown", "refused"}
 _ACTIVITY: Final = {"begun", "handled", "raised", "back", "backed", "back-failed", "decided"} | _ANSWERS
-AUDITED: Final = (
-    *terms.TOPICS,
-    *(name for group in terms.GROUPS for name in (retry_topic(group), dlq_topic(group))),
-)
+AUDITED: Final = (*terms.TOPICS, *(name for group in terms.GROUPS for name in (retry_topic(group), dlq_topic(group))))
 
 
 async def tables_are_copied(world: World) -> None:
@@ -56,11 +53,7 @@ async def settle(world: World, deadline_s: float) -> None:
             await trio.sleep(_LOOK_S)
             found = [event for event in history.events[seen:] if event.what in _ACTIVITY]
             for event in found:
-                if (
-                    event.what in ("back", "backed")
-                    and event["group"] == terms.SHARED
-                    and event["level"] == 0
-                ):
+                if event.what in ("back", "backed") and event["group"] == terms.SHARED and event["level"] == 0:
                     redelivered_at = max(redelivered_at, event.at + _TIMED_OUT_S[event["attempt"]])
             if found:
                 last, lost = time.monotonic(), {}

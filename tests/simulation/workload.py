@@ -103,15 +103,7 @@ class Producers:
         **facts: Any,
     ) -> bool:
         asked = level or self._load.default
-        self._note(
-            "put",
-            uid=uid,
-            topic=topic,
-            kind=kind,
-            ack=str(asked),
-            wall_ms=time.time_ns() // 1_000_000,
-            **facts,
-        )
+        self._note("put", uid=uid, topic=topic, kind=kind, ack=str(asked), wall_ms=time.time_ns() // 1_000_000, **facts)
         try:
             receipt = await send()
         except AckNotReached as error:
@@ -148,9 +140,7 @@ class Producers:
                     uid, kind = self._chance.choice(before)
                 else:
                     uid, kind = f"{self._name}-o{next(numbers)}", self._kind()
-                message = Message(
-                    terms.ORDERS, Body(uid, kind).encode(), unique_id=uid if deduplicated else None
-                )
+                message = Message(terms.ORDERS, Body(uid, kind).encode(), unique_id=uid if deduplicated else None)
                 producer = known if deduplicated else plain
                 stored = await self._put(
                     terms.ORDERS,
@@ -165,9 +155,7 @@ class Producers:
 
     async def _steps(self) -> None:
         numbers = itertools.count()
-        async with Producer(
-            self._load.address, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False
-        ) as producer:
+        async with Producer(self._load.address, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False) as producer:
             while await self._pause():
                 uid, kind = f"{self._name}-s{next(numbers)}", self._kind()
                 kind = terms.FAILS_ONCE if kind == terms.FAILS_TWICE else kind
@@ -262,9 +250,7 @@ class Reader:
     async def _read(self, consumer: Any, queue_id: int) -> None:
         offset = 0
         while True:
-            result = await consumer.pull(
-                self._topic, queue_id=queue_id, offset=offset, max_messages=64, wait_s=0.0
-            )
+            result = await consumer.pull(self._topic, queue_id=queue_id, offset=offset, max_messages=64, wait_s=0.0)
             for message in result.messages:
                 self._note(
                     "read",

@@ -35,11 +35,7 @@ from simulation.workload import Load, Producers, Reader
 from support.election_engine import EngineState
 from support.short_locks import shorten_in_broker
 
-_HA: Final = {
-    "send_heartbeat_interval": "500ms",
-    "housekeeping_interval": "3s",
-    "max_gap_not_in_sync": "16KiB",
-}
+_HA: Final = {"send_heartbeat_interval": "500ms", "housekeeping_interval": "3s", "max_gap_not_in_sync": "16KiB"}
 _LEASE_S: Final = 3.0
 _WHEEL_SLOTS: Final = 600
 _LOOK_S: Final = 0.2
@@ -176,9 +172,7 @@ class World:
         self.engine = EngineState(lease_s=_LEASE_S)
         patch.object(elector, "_make_engine", lambda _: self._connect_to_engine()).start()
         self._numbers = {"m": 0, "p": 0, "r": 0, "q": 0}
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         structlog.configure(processors=[self._log])
         logging.basicConfig(handlers=[_ClientLog(self.log)], level=logging.INFO)
         instruments.install(self.history, ITS_GROUP)  # type: ignore[arg-type]
@@ -191,8 +185,7 @@ class World:
         mastership._SET_CHECKS_PER_TIMEOUT = _SET_CHECKS
         consuming.LOOK_S = _LOOK_S
         self.name_servers = [
-            NameServerMachine(self, f"n{number}", f"127.0.7.{number}")
-            for number in range(1, name_servers + 1)
+            NameServerMachine(self, f"n{number}", f"127.0.7.{number}") for number in range(1, name_servers + 1)
         ]
         self.brokers = [self.broker_machine(self, number) for number in range(1, group.size + 1)]
 
@@ -309,9 +302,7 @@ class World:
 
         def producer(name: str, _: trio.Event) -> Callable[[], Awaitable[None]]:
             chance = self.chance(name)
-            return lambda: poppers.produce(
-                self.endpoints, self.group.default_ack, over, self.history.note, chance
-            )
+            return lambda: poppers.produce(self.endpoints, self.group.default_ack, over, self.history.note, chance)
 
         def member(name: str, _: trio.Event) -> Callable[[], Awaitable[None]]:
             return poppers.Popper(addresses, self.history.note, self.chance(name)).run

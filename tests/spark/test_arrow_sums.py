@@ -22,9 +22,7 @@ SQL = "SELECT tags, count(*), sum(queueOffset), sum(octet_length(body)) FROM ord
 
 def by_spark(spark: Any, source: str) -> set[tuple[Any, ...]]:
     place = "path" if "/" in source else "nameServer"
-    spark.read.format("reput").option(place, source).option(
-        "subscribe", TOPIC
-    ).load().createOrReplaceTempView(TOPIC)
+    spark.read.format("reput").option(place, source).option("subscribe", TOPIC).load().createOrReplaceTempView(TOPIC)
     return {tuple(row) for row in spark.sql(SQL).collect()}
 
 
@@ -40,9 +38,7 @@ def by_polars(source: str) -> set[tuple[Any, ...]]:
     return set(scan_polars(source, TOPIC).group_by("tags").agg(*sums).collect().rows())
 
 
-def test_all_find_the_same_sums(
-    spark: Any, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
-) -> None:
+def test_all_find_the_same_sums(spark: Any, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path) -> None:
     broker = new_reput_broker(store={"flush": "sync"})
     with Admin(broker.address) as admin, Producer(broker.address, group="p") as producer:
         admin.create_topic(TOPIC, queues=2)

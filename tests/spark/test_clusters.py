@@ -66,9 +66,7 @@ def cluster(kind: str, directory: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", _WANTED)
-def test_a_stream_comes_to_the_same_on_every_cluster(
-    broker: BackgroundBroker, tmp_path: Path, kind: str
-) -> None:
+def test_a_stream_comes_to_the_same_on_every_cluster(broker: BackgroundBroker, tmp_path: Path, kind: str) -> None:
     with cluster(kind, tmp_path / "cluster") as master:
         command = [sys.executable, str(_PROGRAM), "--master", master, "--broker", broker.address]
         command += ["--to", "copies", "--checkpoint", str(tmp_path / "checkpoint")]
@@ -77,10 +75,7 @@ def test_a_stream_comes_to_the_same_on_every_cluster(
         if kind == "packaged":
             venv.create(tmp_path / "bare", with_pip=False)
             # The driver and the executors start the same name, each by its own PATH.
-            environment |= {
-                "PYSPARK_PYTHON": "python3",
-                "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            }
+            environment |= {"PYSPARK_PYTHON": "python3", "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
             command += ["--conf", f"spark.archives={packed_file(tmp_path)}#reput"]
             command += ["--conf", "spark.executorEnv.PYTHONPATH=reput"]
             command += ["--conf", f"spark.executorEnv.PATH={tmp_path / 'bare' / 'bin'}:/usr/bin:/bin"]

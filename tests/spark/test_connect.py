@@ -17,8 +17,7 @@ from support.sink_client import published
 
 pytest.importorskip("grpc_status", reason="the extra spark-connect is not installed")
 pytestmark = pytest.mark.skipif(
-    "CLUSTERS" not in os.environ,
-    reason="takes long: `make test CLUSTERS=all ARGS=tests/spark/test_connect.py` runs it",
+    "CLUSTERS" not in os.environ, reason="takes long: `make test CLUSTERS=all ARGS=tests/spark/test_connect.py` runs it"
 )
 
 PROGRAM = """

@@ -24,9 +24,7 @@ def run(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def rows_of(spark: Any, archive: Path) -> list[tuple[int, int, bytes]]:
-    return sorted(
-        (row.queueId, row.queueOffset, bytes(row.body)) for row in read_archive(spark, archive).collect()
-    )
+    return sorted((row.queueId, row.queueOffset, bytes(row.body)) for row in read_archive(spark, archive).collect())
 
 
 EXPECTED = sorted((number % 2, number // 2, b"body-%04d" % number) for number in range(MESSAGES))
@@ -34,17 +32,7 @@ EXPECTED = sorted((number % 2, number // 2, b"body-%04d" % number) for number in
 
 def test_a_store_becomes_an_archive_once(spark: Any, run: Run, root: Path, tmp_path: Path) -> None:
     before = hashes(root)
-    ran = run(
-        "archive",
-        "--path",
-        root,
-        "--to",
-        tmp_path / "a",
-        "--batch-messages",
-        25,
-        "--partition-by",
-        "tags,date",
-    )
+    ran = run("archive", "--path", root, "--to", tmp_path / "a", "--batch-messages", 25, "--partition-by", "tags,date")
     assert ran.code == 0, ran.err
     assert ran.result["rows"] == MESSAGES
     assert ran.result["batches"] == 3
@@ -60,9 +48,7 @@ def test_a_store_becomes_an_archive_once(spark: Any, run: Run, root: Path, tmp_p
         "blue",
     )
     assert row.storeTimestamp.isoformat() == "2023-11-14T22:13:25.600000"
-    assert (
-        spark.read.parquet(str(tmp_path / "a")).groupBy("tags").count().collect()[0]["count"] == MESSAGES // 3
-    )
+    assert spark.read.parquet(str(tmp_path / "a")).groupBy("tags").count().collect()[0]["count"] == MESSAGES // 3
     again = run("archive", "--path", root, "--to", tmp_path / "a")
     assert (again.code, again.result["rows"], again.result["batches"]) == (0, 0, 0)
 
@@ -98,9 +84,7 @@ def test_an_archive_of_many_files_is_opened_without_a_job_of_spark(
     assert frame.count() == MESSAGES
 
 
-def test_a_batch_that_was_cut_short_is_written_again(
-    spark: Any, run: Run, root: Path, tmp_path: Path
-) -> None:
+def test_a_batch_that_was_cut_short_is_written_again(spark: Any, run: Run, root: Path, tmp_path: Path) -> None:
     target = tmp_path / "a"
     run("archive", "--path", root, "--to", target, "--batch-messages", 25, "--batches", 2)
     directory = target / "_reput"
@@ -130,9 +114,7 @@ def test_a_topic_is_archived_as_it_grows(
         arguments = ("archive", "--server", broker.address, "--topic", "a-b", "--to", tmp_path / "a")
         for first in (0, 100):
             for queue_id in (0, 1):
-                producer.send_batch(
-                    [Message("a-b", b"%d" % n) for n in range(first, first + 100)], queue_id=queue_id
-                )
+                producer.send_batch([Message("a-b", b"%d" % n) for n in range(first, first + 100)], queue_id=queue_id)
             ran = run(*arguments)
             assert (ran.code, ran.result["rows"]) == (0, 200), ran.err
         files = ArchiveDirectory(tmp_path / "a").files()

@@ -25,44 +25,27 @@ def archive(spark: Any, root: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
     path = tmp_path_factory.mktemp("archive") / "a"
     assert (
-        run_job(
-            "archive", ["--path", str(root), "--to", str(path), "--partition-by", "tags"], stop_session=False
-        )
-        == 0
+        run_job("archive", ["--path", str(root), "--to", str(path), "--partition-by", "tags"], stop_session=False) == 0
     )
     return path
 
 
-def test_a_report_of_a_store_and_of_its_archive_agree(
-    run: Run, root: Path, archive: Path, tmp_path: Path
-) -> None:
+def test_a_report_of_a_store_and_of_its_archive_agree(run: Run, root: Path, archive: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     ran = run("report", "--path", root, "--html", page, "--top", 3)
     assert ran.code == 0, ran.err
     (topic,) = ran.result["topics"]
-    assert (topic["topic"], topic["messages"], topic["bytes"], topic["tags"]) == (
-        "T",
-        MESSAGES,
-        9 * MESSAGES,
-        3,
-    )
+    assert (topic["topic"], topic["messages"], topic["bytes"], topic["tags"]) == ("T", MESSAGES, 9 * MESSAGES, 3)
     assert (topic["size_p50"], topic["size_max"]) == (9, 9)
     assert topic["messages_per_s"] == pytest.approx(60 / 41.3, abs=0.01)
     assert sum(row["messages"] for row in ran.result["hours"]) == MESSAGES
-    assert [(row["name"], row["messages"]) for row in ran.result["keys"]] == [
-        ("k0", 3),
-        ("k1", 3),
-        ("k10", 3),
-    ]
+    assert [(row["name"], row["messages"]) for row in ran.result["keys"]] == [("k0", 3), ("k1", 3), ("k10", 3)]
     assert ran.lines[0].startswith("TOPIC")
     assert "  540 B  " in ran.lines[1]
     text = page.read_text()
     assert 'aria-label="messages by second"' in text
     # Names of SVG, not addresses.
-    assert set(re.findall(r'https?://[^"]+', text)) == {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
+    assert set(re.findall(r'https?://[^"]+', text)) == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     of_archive = run("report", "--archive", archive, "--top", 3).result
     assert {name: of_archive[name] for name in ("topics", "tags", "hours", "keys")} == {
         name: ran.result[name] for name in ("topics", "tags", "hours", "keys")

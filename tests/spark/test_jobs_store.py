@@ -50,16 +50,7 @@ def test_a_sound_store_is_clean(run: Run, sound: Path) -> None:
 
 def test_all_planted_damage_is_found_and_nothing_else(run: Run, sound: Path, tmp_path: Path) -> None:
     root = copied(sound, tmp_path / "store")
-    kinds = (
-        "body",
-        "magic",
-        "unit offset",
-        "unit tag",
-        "index previous",
-        "index slot",
-        "checkpoint",
-        "topics",
-    )
+    kinds = ("body", "magic", "unit offset", "unit tag", "index previous", "index slot", "checkpoint", "topics")
     planted = Planter(root, 7, slots=16).plant(*kinds, "stray file", "torn tail")
     assert len(planted) == len(kinds) + 2
     ran = run("audit", "--path", root)

@@ -41,9 +41,7 @@ def bodies(spark: Any, path: Path) -> list[str]:
     return sorted(bytes(row.body).decode() for row in read_archive(spark, path).select("body").collect())
 
 
-def test_the_latest_of_each_key_and_one_of_each_id(
-    spark: Any, run: Run, archive: Path, tmp_path: Path
-) -> None:
+def test_the_latest_of_each_key_and_one_of_each_id(spark: Any, run: Run, archive: Path, tmp_path: Path) -> None:
     before = hashes(archive)
     ran = run("compact", "--archive", archive, "--to", tmp_path / "k")
     assert (ran.code, ran.result["rows"], ran.result["rows_before"]) == (0, 20, MESSAGES), ran.err
@@ -63,15 +61,7 @@ def test_a_deleted_key_is_left_out_after_a_time(spark: Any) -> None:
     rows: list[tuple[Any, ...]] = [
         ("T", "b", queue_offset, 0, key, {}, body, day + timedelta(hours=queue_offset))
         for queue_offset, (key, body) in enumerate(
-            [
-                ("old", b"1"),
-                ("new", b"1"),
-                ("kept", b""),
-                ("old", b""),
-                ("kept", b"2"),
-                ("new", b""),
-                (None, b""),
-            ]
+            [("old", b"1"), ("new", b"1"), ("kept", b""), ("old", b""), ("kept", b"2"), ("new", b""), (None, b"")]
         )
     ]
     columns = "topic string, brokerName string, queueOffset bigint, queueId int, keys string, "
@@ -88,12 +78,7 @@ def test_a_deleted_key_is_left_out_after_a_time(spark: Any) -> None:
     assert left(day + timedelta(hours=9)) == kept
 
 
-STORE = {
-    "commit_log_file_size": 1 << 20,
-    "consume_queue_entries": 1000,
-    "index_slots": 100,
-    "index_entries": 1000,
-}
+STORE = {"commit_log_file_size": 1 << 20, "consume_queue_entries": 1000, "index_slots": 100, "index_entries": 1000}
 
 
 def dead_letters(root: Path) -> None:

@@ -30,9 +30,7 @@ def send(broker: BackgroundBroker, count: int, topic: str = TOPIC, first: int = 
         for queue_id in range(queues):
             numbers = [number for number in range(first, first + count) if number % queues == queue_id]
             messages = [
-                Message(
-                    topic, b"%06d" % number, tag=f"t{number % 3}", keys=[f"k{number}"], properties={"n": "1"}
-                )
+                Message(topic, b"%06d" % number, tag=f"t{number % 3}", keys=[f"k{number}"], properties={"n": "1"})
                 for number in numbers
             ]
             if messages:
@@ -61,16 +59,8 @@ def test_a_batch_is_what_was_sent(spark: Any, broker: BackgroundBroker) -> None:
     assert sorted(row.tags for row in one_tag) == ["t1", "t2"]
     assert batch(spark, broker).where("tags IN ('t1', 'nobody')").count() == 667
     assert batch(spark, broker).where("queueId = 0 AND queueOffset < 5").count() <= 5
-    places = {
-        "startingOffsets": '{"orders":{"0":3}}',
-        "endingOffsets": '{"orders":{"0":7,"1":0,"2":0,"3":0}}',
-    }
-    assert [row.queueOffset for row in batch(spark, broker, **places).orderBy("queueOffset").collect()] == [
-        3,
-        4,
-        5,
-        6,
-    ]
+    places = {"startingOffsets": '{"orders":{"0":3}}', "endingOffsets": '{"orders":{"0":7,"1":0,"2":0,"3":0}}'}
+    assert [row.queueOffset for row in batch(spark, broker, **places).orderBy("queueOffset").collect()] == [3, 4, 5, 6]
 
 
 WRONG = [
@@ -124,9 +114,7 @@ def test_a_stream_takes_so_many_at_a_time_and_goes_on_where_it_was(
 ) -> None:
     send(broker, 100)
     query = Query(
-        spark,
-        tmp_path,
-        options(broker, startingOffsets="earliest", maxOffsetsPerTrigger="40", groupId="spark"),
+        spark, tmp_path, options(broker, startingOffsets="earliest", maxOffsetsPerTrigger="40", groupId="spark")
     )
     taken = query.run()
     assert sum(taken) == 100
@@ -167,9 +155,7 @@ def test_the_error_of_a_stream_has_its_cause_in_one_line(
     assert found.text.startswith(cause[1])
 
 
-def test_new_topics_and_queues_are_found_by_pattern(
-    spark: Any, broker: BackgroundBroker, tmp_path: Path
-) -> None:
+def test_new_topics_and_queues_are_found_by_pattern(spark: Any, broker: BackgroundBroker, tmp_path: Path) -> None:
     send(broker, 10, "log-a", queues=1)
     given = {"nameServer": broker.address, "subscribePattern": "log-.*", "startingOffsets": "earliest"}
     query = Query(spark, tmp_path, given)
@@ -181,9 +167,7 @@ def test_new_topics_and_queues_are_found_by_pattern(
     assert query.rows() == list(range(35))
 
 
-def test_a_topic_that_is_created_again_is_data_lost(
-    spark: Any, broker: BackgroundBroker, tmp_path: Path
-) -> None:
+def test_a_topic_that_is_created_again_is_data_lost(spark: Any, broker: BackgroundBroker, tmp_path: Path) -> None:
     send(broker, 50)
     query = Query(spark, tmp_path, options(broker, startingOffsets="earliest"))
     assert sum(query.run()) == 50
@@ -214,11 +198,7 @@ def test_the_last_batch_is_committed_and_listeners_tell_how_far_a_query_is(
             return str(response.read(), "utf-8")
 
     send(broker, 20)
-    query = Query(
-        spark,
-        tmp_path,
-        options(broker, startingOffsets="earliest", groupId="own", maxOffsetsPerTrigger="8"),
-    )
+    query = Query(spark, tmp_path, options(broker, startingOffsets="earliest", groupId="own", maxOffsetsPerTrigger="8"))
     lags: list[Lag] = []
     listeners = [
         GroupProgress(broker.address, "watched"),

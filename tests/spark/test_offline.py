@@ -38,12 +38,7 @@ def test_all_messages_come_once_and_nothing_is_written(spark: Any, root: Path) -
 
 
 def test_columns_of_the_users_choice(spark: Any, root: Path) -> None:
-    chosen = (
-        spark.read.format("reput")
-        .schema("tags string, queueOffset long")
-        .option("subscribe", "T")
-        .load(str(root))
-    )
+    chosen = spark.read.format("reput").schema("tags string, queueOffset long").option("subscribe", "T").load(str(root))
     assert chosen.columns == ["tags", "queueOffset"]
     assert chosen.count() == MESSAGES
     by_option = read(spark, root, select="body,topic")
@@ -70,17 +65,12 @@ FILTERS = [
     ("topic = 'T' AND queueId IN (0, 5)", 30),
     ("topic = 'other'", 0),
     ("storeTimestamp >= TIMESTAMP '2023-11-14 22:13:55.000'", 11),
-    (
-        "storeTimestamp > TIMESTAMP '2023-11-14 22:13:20.700' AND storeTimestamp <= TIMESTAMP '2023-11-14 22:13:22.1'",
-        2,
-    ),
+    ("storeTimestamp > TIMESTAMP '2023-11-14 22:13:20.700' AND storeTimestamp <= TIMESTAMP '2023-11-14 22:13:22.1'", 2),
 ]
 
 
 @pytest.mark.parametrize(("condition", "expected"), FILTERS)
-def test_filters_leave_the_same_rows_pushed_down_or_not(
-    spark: Any, root: Path, condition: str, expected: int
-) -> None:
+def test_filters_leave_the_same_rows_pushed_down_or_not(spark: Any, root: Path, condition: str, expected: int) -> None:
     found = {}
     for pushdown in ("true", "false"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
@@ -108,10 +98,7 @@ def test_damage_names_file_and_byte_or_is_left_out(spark: Any, tmp_path: Path) -
 
 
 WRONG = [
-    (
-        {"subscribe": "T", "startingOffset": "earliest"},
-        "option startingoffset: .* did you mean startingOffsets",
-    ),
+    ({"subscribe": "T", "startingOffset": "earliest"}, "option startingoffset: .* did you mean startingOffsets"),
     ({"subscribe": "T", "assign": '{"T":[0]}'}, "option assign: contradicts subscribe"),
     ({"subscribe": "nobody"}, "topic 'nobody' is not in"),
     ({"subscribe": "T", "groupId": "g"}, "option groupId: needs nameServer"),
@@ -122,9 +109,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG)
-def test_options_that_cannot_be_are_named(
-    spark: Any, root: Path, options: dict[str, str], words: str
-) -> None:
+def test_options_that_cannot_be_are_named(spark: Any, root: Path, options: dict[str, str], words: str) -> None:
     reader = spark.read.format("reput").options(**options)
     with pytest.raises(Exception, match=words):
         reader.load(str(root)).collect()

@@ -29,9 +29,7 @@ def test_nothing_is_lost_or_changed_there_and_back(
     run: Run, tmp_path: Path, new_reput_broker: Callable[..., BackgroundBroker]
 ) -> None:
     store = opened(
-        small_options(
-            tmp_path / "s", commit_log_file_size=1 << 20, consume_queue_entries=1000, index_enabled=False
-        )
+        small_options(tmp_path / "s", commit_log_file_size=1 << 20, consume_queue_entries=1000, index_enabled=False)
     )
     fill(store, MESSAGES, 1)
     assert store.close()

@@ -47,9 +47,7 @@ def read(spark: Any, broker: BackgroundBroker, topic: str = TOPIC) -> list[Any]:
 
 
 @pytest.mark.parametrize("semantics", ["exactly-once", "at-least-once"])
-def test_a_frame_is_written_once_with_all_that_it_says(
-    spark: Any, broker: BackgroundBroker, semantics: str
-) -> None:
+def test_a_frame_is_written_once_with_all_that_it_says(spark: Any, broker: BackgroundBroker, semantics: str) -> None:
     frame = spark.range(0, 5000, 1, 3).selectExpr(
         "printf('%06d', id) AS body",
         "CASE WHEN id % 2 = 0 THEN concat('t', id % 7) END AS tags",
@@ -70,9 +68,7 @@ def test_a_frame_is_written_once_with_all_that_it_says(
     assert staged(broker) == 0
 
 
-def test_topics_and_queues_come_from_columns_and_new_topics_are_made(
-    spark: Any, broker: BackgroundBroker
-) -> None:
+def test_topics_and_queues_come_from_columns_and_new_topics_are_made(spark: Any, broker: BackgroundBroker) -> None:
     frame = spark.range(0, 600, 1, 2).selectExpr(
         "CAST(CAST(id AS STRING) AS BINARY) AS value",
         "concat('fresh-', id % 2) AS topic",
@@ -83,12 +79,8 @@ def test_topics_and_queues_come_from_columns_and_new_topics_are_made(
     frame.write.format("reput").option("nameServer", broker.address).mode("append").save()
     for parity in (0, 1):
         queues = published(broker.address, f"fresh-{parity}")
-        assert sorted(int(body) for bodies in queues.values() for body in bodies) == list(
-            range(parity, 600, 2)
-        )
-        assert {int(body) for body in queues[1]} >= {
-            number for number in range(parity, 600, 2) if number % 3 == 0
-        }
+        assert sorted(int(body) for bodies in queues.values() for body in bodies) == list(range(parity, 600, 2))
+        assert {int(body) for body in queues[1]} >= {number for number in range(parity, 600, 2) if number % 3 == 0}
         assert [int(body) for body in queues[1] if int(body) % 3 == 0 and int(body) < 300] == [
             number for number in range(parity, 300, 2) if number % 3 == 0
         ], "in the order of the rows"
@@ -97,9 +89,7 @@ def test_topics_and_queues_come_from_columns_and_new_topics_are_made(
 
 
 def test_what_was_read_is_written_as_it_was(spark: Any, broker: BackgroundBroker) -> None:
-    frame = spark.range(100).selectExpr(
-        "CAST(id AS STRING) AS body", "'x' AS tags", "map('a', 'b') AS properties"
-    )
+    frame = spark.range(100).selectExpr("CAST(id AS STRING) AS body", "'x' AS tags", "map('a', 'b') AS properties")
     write(frame, broker)
     options = {"nameServer": broker.address, "subscribe": TOPIC}
     write(spark.read.format("reput").options(**options).load(), broker, topic="copies")
@@ -112,11 +102,7 @@ def test_what_was_read_is_written_as_it_was(spark: Any, broker: BackgroundBroker
 
 def test_a_key_makes_a_job_that_is_run_again_write_once(spark: Any, broker: BackgroundBroker) -> None:
     for _ in range(2):
-        write(
-            spark.range(100).selectExpr("CAST(id AS STRING) AS body"),
-            broker,
-            idempotencyKey="load of 2026-11-21",
-        )
+        write(spark.range(100).selectExpr("CAST(id AS STRING) AS body"), broker, idempotencyKey="load of 2026-11-21")
     assert numbers(broker) == list(range(100))
     write(spark.range(100).selectExpr("CAST(id AS STRING) AS body"), broker, idempotencyKey="another")
     assert len(numbers(broker)) == 200
@@ -152,12 +138,7 @@ WRONG: list[tuple[str, dict[str, str], str, str]] = [
     ("CAST(id AS STRING) AS body", {"semantics": "maybe"}, "append", "one of exactly-once, at-least-once"),
     ("CAST(id AS STRING) AS body", {"topic": "rmq_sys_reput_sink"}, "append", "belongs to the broker"),
     ("CAST(id AS STRING) AS body", {"ack": "flushed"}, "append", "option ack: needs semantics"),
-    (
-        "CAST(id AS STRING) AS body",
-        {"idempotencyKey": "x", "semantics": "at-least-once"},
-        "append",
-        "needs semantics",
-    ),
+    ("CAST(id AS STRING) AS body", {"idempotencyKey": "x", "semantics": "at-least-once"}, "append", "needs semantics"),
     ("id AS body", {}, "append", "'body' is of type bigint, but the sink takes string or binary; cast it"),
     ("id", {}, "append", "no column 'id'"),
     ("CAST(id AS STRING) AS body, id AS queueId", {}, "append", "'queueId' is of type bigint"),
@@ -192,12 +173,7 @@ WRONG: list[tuple[str, dict[str, str], str, str]] = [
         r"row 0 of the partition \(keys 'k'\) has more than one header 'h'",
     ),
     ("IF(id = 7, NULL, 'x') AS body", {"topic": "fresh"}, "append", "for topic 'fresh', has a null 'body'"),
-    (
-        "'x' AS body",
-        {"nameServer": "127.0.0.1:1", "sendTimeoutMs": "300"},
-        "append",
-        "cannot connect to 127.0.0.1:1",
-    ),
+    ("'x' AS body", {"nameServer": "127.0.0.1:1", "sendTimeoutMs": "300"}, "append", "cannot connect to 127.0.0.1:1"),
 ]
 
 
@@ -216,9 +192,7 @@ def test_what_cannot_be_written_is_refused_by_name_and_leaves_nothing(
     assert staged(broker) == 0
 
 
-def test_rows_that_cannot_be_messages_go_to_a_topic_of_their_own(
-    spark: Any, broker: BackgroundBroker
-) -> None:
+def test_rows_that_cannot_be_messages_go_to_a_topic_of_their_own(spark: Any, broker: BackgroundBroker) -> None:
     frame = spark.range(0, 100, 1, 2).selectExpr("IF(id % 10 = 7, NULL, CAST(id AS STRING)) AS body")
     write(frame, broker, onBadRow="dead-letter", deadLetterTopic="bad")
     assert numbers(broker) == [number for number in range(100) if number % 10 != 7]
@@ -258,11 +232,7 @@ class Stream:
 
     def run(self, **more: str) -> None:
         lines = self._spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self.lines))
-        options = {
-            "nameServer": self._broker.address,
-            "topic": TOPIC,
-            "checkpointLocation": str(self.checkpoint),
-        }
+        options = {"nameServer": self._broker.address, "topic": TOPIC, "checkpointLocation": str(self.checkpoint)}
         query = (
             lines.selectExpr("value AS body")
             .writeStream.format("reput")
@@ -308,9 +278,7 @@ def test_a_new_checkpoint_is_another_query(spark: Any, broker: BackgroundBroker,
     assert numbers(broker) == sorted([*range(50), *range(50)])
 
 
-def test_complete_mode_and_a_key_are_refused_in_a_stream(
-    spark: Any, broker: BackgroundBroker, tmp_path: Path
-) -> None:
+def test_complete_mode_and_a_key_are_refused_in_a_stream(spark: Any, broker: BackgroundBroker, tmp_path: Path) -> None:
     stream = Stream(spark, broker, tmp_path)
     stream.add(0, 5)
     with pytest.raises(Exception, match="a stream is identified by its checkpoint"):
@@ -330,9 +298,7 @@ def test_complete_mode_and_a_key_are_refused_in_a_stream(
 
 
 @pytest.mark.parametrize("how", ["make_session", "register"])
-def test_a_query_is_started_in_a_thread(
-    spark: Any, broker: BackgroundBroker, tmp_path: Path, how: str
-) -> None:
+def test_a_query_is_started_in_a_thread(spark: Any, broker: BackgroundBroker, tmp_path: Path, how: str) -> None:
     """Spark looks a sink's format up in the session that is active in the thread; in a new one there is none."""
     from reput_pipeline.data_source import register
     from reput_pipeline.jobs.run import JobRun

@@ -82,9 +82,7 @@ def test_a_table_of_a_directory_is_read(
     assert [row.topic for row in spark.sql(f"SELECT topic FROM {table}").collect()] == [TOPIC]
 
 
-def test_a_table_with_columns_of_its_own_says_what_it_lacks(
-    spark: Any, broker: BackgroundBroker, table: str
-) -> None:
+def test_a_table_with_columns_of_its_own_says_what_it_lacks(spark: Any, broker: BackgroundBroker, table: str) -> None:
     place = f"nameServer '{broker.address}', subscribe '{TOPIC}'"
     spark.sql(f"CREATE TABLE {table} (topic STRING, body BINARY) USING reput OPTIONS ({place})")
     with pytest.raises(Exception, match="if CREATE TABLE declares columns: leave them out, or give"):

@@ -27,10 +27,7 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
     with Producer(broker.address, group="p") as producer:
         for queue_id in range(2):
             numbers = range(queue_id, MESSAGES, 2)
-            messages = [
-                Message("orders", b"%d" % number, tag="t", properties={"n": f"{number}"})
-                for number in numbers
-            ]
+            messages = [Message("orders", b"%d" % number, tag="t", properties={"n": f"{number}"}) for number in numbers]
             producer.send_batch(messages, queue_id=queue_id)
     return broker
 
@@ -76,9 +73,7 @@ def test_a_batch_that_is_run_again_is_in_the_table_once(
         key=lambda row: int(bytes(row.body)),
     )
     assert [dict(row["properties"]) for row in stored] == [row.properties for row in sent]
-    assert [row["storeTimestamp"].timestamp() for row in stored] == [
-        row.storeTimestamp.timestamp() for row in sent
-    ]
+    assert [row["storeTimestamp"].timestamp() for row in stored] == [row.storeTimestamp.timestamp() for row in sent]
     run(append, "another checkpoint")
     assert numbers() == sorted([*range(MESSAGES)] * 2)
     with pytest.raises(TableError, match="not of a stream"):

@@ -37,19 +37,11 @@ def copy(spark: Any, broker: BackgroundBroker, checkpoint: Path) -> None:
     source = {"nameServer": broker.address, "subscribe": "orders", "startingOffsets": "earliest"}
     options = {"nameServer": broker.address, "topic": "copies", "checkpointLocation": str(checkpoint)}
     lines = spark.readStream.format("reput").options(**source, maxOffsetsPerTrigger="80").load()
-    query = (
-        lines.selectExpr("body")
-        .writeStream.format("reput")
-        .options(**options)
-        .trigger(availableNow=True)
-        .start()
-    )
+    query = lines.selectExpr("body").writeStream.format("reput").options(**options).trigger(availableNow=True).start()
     query.awaitTermination(120)
 
 
-def test_a_stream_over_two_brokers_is_exactly_once(
-    spark: Any, brokers: list[BackgroundBroker], tmp_path: Path
-) -> None:
+def test_a_stream_over_two_brokers_is_exactly_once(spark: Any, brokers: list[BackgroundBroker], tmp_path: Path) -> None:
     first = brokers[0]
 
     def copies() -> list[Counter[bytes]]:

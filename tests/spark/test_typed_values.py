@@ -71,9 +71,7 @@ def test_avro_to_columns_and_back(spark: Any, broker: BackgroundBroker, tmp_path
             frame = frame_of(spark, broker, f"in-{columns}", body, body, columns=columns)
             decoded = decode_values(frame, orders)
             assert "body" not in decoded.columns
-            assert decoded.selectExpr("sum(value.number)", "max(value.lines[0].article)").collect() == [
-                (14, "tea")
-            ]
+            assert decoded.selectExpr("sum(value.number)", "max(value.lines[0].article)").collect() == [(14, "tea")]
         file.unlink()  # the workers do not need it
         write(encode_values(decoded.select("topic", "value").drop("topic"), orders), broker, "out")
         bodies = [bytes(row.body) for row in frame_of(spark, broker, "out").select("body").collect()]

@@ -38,12 +38,7 @@ from support.inside import parts_of, storage_of
 from support.member_fakes import FakeClient
 
 T0 = 1_700_000_000_000
-SMALL_STORE = {
-    "commit_log_file_size": "1MiB",
-    "consume_queue_entries": 1000,
-    "index_slots": 100,
-    "index_entries": 1000,
-}
+SMALL_STORE = {"commit_log_file_size": "1MiB", "consume_queue_entries": 1000, "index_slots": 100, "index_entries": 1000}
 _NO_ANSWER_S = 5.0
 _versions = {HeaderType.MSGPACK: 1, HeaderType.JSON: 479, HeaderType.BINARY: 479}
 
@@ -190,9 +185,7 @@ class BenchClient(FakeClient):
 class Half:
     """A half message as its producer knows it."""
 
-    def __init__(
-        self, group: str, queue_offset: int, physical_offset: int, unique_key: str, message_id: str
-    ) -> None:
+    def __init__(self, group: str, queue_offset: int, physical_offset: int, unique_key: str, message_id: str) -> None:
         self.group = group
         self.queue_offset = queue_offset
         self.physical_offset = physical_offset
@@ -299,9 +292,6 @@ async def broker_bench(data_dir: Path, *, at_ms: int = T0, **sections: Any) -> A
     surroundings = Surroundings(
         clock_ms=clock_ms, monotonic_ms=clock_ms, local_hour=lambda: 12, disk_usage=lambda _: 0.1
     )
-    async with (
-        Broker(config, surroundings=surroundings) as broker,
-        trio.open_nursery() as nursery,
-    ):
+    async with Broker(config, surroundings=surroundings) as broker, trio.open_nursery() as nursery:
         yield BrokerBench(broker, nursery, clock_ms)
         nursery.cancel_scope.cancel()

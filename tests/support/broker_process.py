@@ -25,10 +25,7 @@ from types import TracebackType
 
 READY_DEADLINE_S = 30.0
 SMALL_INDEX = {"REPUT_STORE__INDEX_SLOTS": "5000", "REPUT_STORE__INDEX_ENTRIES": "20000"}
-HOWEVER_FULL_THE_DISK = {
-    "REPUT_STORE__DISK_CLEAN_FORCIBLY_RATIO": "1.0",
-    "REPUT_STORE__DISK_WARNING_RATIO": "1.0",
-}
+HOWEVER_FULL_THE_DISK = {"REPUT_STORE__DISK_CLEAN_FORCIBLY_RATIO": "1.0", "REPUT_STORE__DISK_WARNING_RATIO": "1.0"}
 
 
 def _candidates() -> Iterator[int]:
@@ -122,13 +119,9 @@ class BrokerProcess:
         while time.monotonic() - started_at < deadline_s:
             status = self._process.poll()
             if status is not None:
-                raise AssertionError(
-                    f"the broker ended with {status} before it was ready:\n{self.log_tail()}"
-                )
+                raise AssertionError(f"the broker ended with {status} before it was ready:\n{self.log_tail()}")
             try:
-                with urllib.request.urlopen(
-                    f"http://127.0.0.1:{self.http_port}/readyz", timeout=1.0
-                ) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=1.0) as answer:
                     if answer.status == 200:
                         return time.monotonic() - started_at
             except (OSError, urllib.error.URLError):

@@ -68,17 +68,13 @@ class Browser:
     def page(self, width: int = 1280, height: int = 900, *, dark: bool = False) -> Page:
         """Open an empty page of this size, with its own cookies."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
-        target = self.call("Target.createTarget", {"url": "about:blank", "browserContextId": context})[
-            "targetId"
-        ]
+        target = self.call("Target.createTarget", {"url": "about:blank", "browserContextId": context})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         page = self._pages[session] = Page(self, session, context)
         page.set_up(width, height, dark)
         return page
 
-    def call(
-        self, method: str, params: Mapping[str, Any] | None = None, session: str | None = None
-    ) -> dict[str, Any]:
+    def call(self, method: str, params: Mapping[str, Any] | None = None, session: str | None = None) -> dict[str, Any]:
         """Make a call and return its result; events that come meanwhile go to their pages."""
         self._last_id += 1
         message = {"id": self._last_id, "method": method, "params": dict(params or {})}
@@ -189,9 +185,7 @@ class Page:
     def click(self, selector: str, text: str | None = None) -> None:
         """Click the first element of a CSS selector, or the first with this text."""
         all_of = f"[...document.querySelectorAll({json.dumps(selector)})]"
-        found = (
-            f"{all_of}.find((one) => {'true' if text is None else f'one.textContent === {json.dumps(text)}'})"
-        )
+        found = f"{all_of}.find((one) => {'true' if text is None else f'one.textContent === {json.dumps(text)}'})"
         self.until(found)
         self.run(f"{found}.click()")
 
@@ -220,12 +214,7 @@ class Page:
         )
         left, top, width, height = self.run(script)
         mouse = {"y": top + height / 2, "button": "left", "clickCount": 1}
-        for kind, share in (
-            ("Pressed", start),
-            ("Moved", (start + end) / 2),
-            ("Moved", end),
-            ("Released", end),
-        ):
+        for kind, share in (("Pressed", start), ("Moved", (start + end) / 2), ("Moved", end), ("Released", end)):
             place = {"x": left + width * share, "buttons": 0 if kind == "Released" else 1}
             self.call("Input.dispatchMouseEvent", {"type": f"mouse{kind}", **mouse, **place})
 

@@ -113,9 +113,7 @@ class ClusterOfThree:
     def wait_master(self) -> int:
         """Wait until there is a master, and return its number."""
         masters = wait_until(
-            lambda: [master for master in (self.master(),) if master is not None],
-            _DEADLINE_S,
-            what=self.tails,
+            lambda: [master for master in (self.master(),) if master is not None], _DEADLINE_S, what=self.tails
         )
         return masters[0]
 

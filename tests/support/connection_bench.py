@@ -14,13 +14,7 @@ from reput_broker.access.control import Access
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.remoting.request import (
-    Handler,
-    Put,
-    Refusal,
-    Request,
-    Response,
-)
+from reput_broker.remoting.request import Handler, Put, Refusal, Request, Response
 from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.connection_limits import ConnectionRefusals, Strangers
 from reput_broker.server.handling import RequestHandling

@@ -38,11 +38,7 @@ MAY: Final = User(
 SEES: Final = User(
     "sees",
     SECRET,
-    rules=(
-        rule_of("topic:*", ["read"]),
-        rule_of("group:*", ["describe"]),
-        rule_of("cluster", ["describe"]),
-    ),
+    rules=(rule_of("topic:*", ["read"]), rule_of("group:*", ["describe"]), rule_of("cluster", ["describe"])),
 )
 """Sees everything and changes nothing."""
 NOTHING: Final = User("nothing", SECRET)
@@ -275,11 +271,7 @@ def world(data_dir: Path) -> Iterator[World]:
     for user in (MAY, SEES, NOTHING, dave, User("bob", SECRET), User("gone", SECRET)):
         file.change(partial(Users.with_user, user=user))
     config = BrokerConfig(
-        data_dir=data_dir,
-        port=0,
-        http_port=0,
-        store=STORE,
-        access={"enabled": True, "admin_secret": SECRET},
+        data_dir=data_dir, port=0, http_port=0, store=STORE, access={"enabled": True, "admin_secret": SECRET}
     )
     credentials = Credentials(ADMINISTRATOR, SECRET)
     with (
@@ -299,10 +291,7 @@ def _fill(world: World, credentials: Credentials) -> None:
     for group in ("billing", "old"):
         admin.put_group(_config(group))
     with TransactionProducer(
-        world.broker.address,
-        group="tellers",
-        check=lambda _: TransactionState.UNKNOWN,
-        credentials=credentials,
+        world.broker.address, group="tellers", check=lambda _: TransactionState.UNKNOWN, credentials=credentials
     ) as producer:
         for queue_id in range(4):
             for number in range(4):
@@ -311,9 +300,7 @@ def _fill(world: World, credentials: Credentials) -> None:
                     world.message_id = sent.offset_message_id
             admin.commit_offset("billing", "orders", queue_id, 3)
         producer.send(Message("old", b"x"))
-        world.delayed_id = producer.send(
-            Message("emails", b"later", keys=["mail-1"], delay_s=3600.0)
-        ).message_id
+        world.delayed_id = producer.send(Message("emails", b"later", keys=["mail-1"], delay_s=3600.0)).message_id
         producer.send(Message("kept", b"later", keys=["mail-2"], delay_s=3600.0))
         for topic in ("paid", "lost", "kept"):
             half = producer.send_in_transaction(Message(topic, b"half"), lambda _: TransactionState.UNKNOWN)

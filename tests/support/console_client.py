@@ -31,11 +31,7 @@ class ConsoleClient:
         """Make a request."""
         connection = HTTPConnection(self.address, timeout=30)
         try:
-            sent = {
-                "User-Agent": "Mozilla/5.0",
-                **({"Cookie": self.cookie} if self.cookie else {}),
-                **(headers or {}),
-            }
+            sent = {"User-Agent": "Mozilla/5.0", **({"Cookie": self.cookie} if self.cookie else {}), **(headers or {})}
             connection.request(method, path, body, sent)
             response = connection.getresponse()
             data = response.read()

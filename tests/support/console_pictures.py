@@ -156,9 +156,7 @@ def _take_scene(browser: Browser, broker: BackgroundBroker, target: Path) -> lis
     for width, dark in product(_WIDTHS, (False, True)):
         page = _opened(browser, broker, width, dark)
         problems += _take_look(page, target, width, dark)
-        problems += [
-            text for text in page.problems if "status of 404" not in text
-        ]  # an empty broker has no topic
+        problems += [text for text in page.problems if "status of 404" not in text]  # an empty broker has no topic
     return problems
 
 
@@ -216,11 +214,7 @@ def _broker() -> Iterator[BackgroundBroker]:
 def _write(path: Path, page: Page) -> list[str]:
     page.picture(path)
     size = path.stat().st_size
-    return (
-        [f"{path.name} has {size:,} bytes, and at most {_BYTES_MAX:,} are wanted"]
-        if size > _BYTES_MAX
-        else []
-    )
+    return [f"{path.name} has {size:,} bytes, and at most {_BYTES_MAX:,} are wanted"] if size > _BYTES_MAX else []
 
 
 @contextmanager

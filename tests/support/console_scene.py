@@ -43,14 +43,10 @@ async def fill(address: str) -> None:
         await producer.send(
             Message("orders", HOSTILE_BODY, tag="new", keys=[HOSTILE_KEY], properties=HOSTILE_PROPERTIES)
         )
-        await producer.send_batch(
-            [Message("payments", bytes(range(256)), keys=[f"p-{n}"]) for n in range(20)]
-        )
+        await producer.send_batch([Message("payments", bytes(range(256)), keys=[f"p-{n}"]) for n in range(20)])
         for number in range(3):
             body = f"Dear customer,\nyour order {number} is still in the cart.".encode()
-            await producer.send(
-                Message("emails", body, keys=[f"mail-{number}"], delay_s=3600.0 * (number + 1))
-            )
+            await producer.send(Message("emails", body, keys=[f"mail-{number}"], delay_s=3600.0 * (number + 1)))
         await admin.create_schedule("nightly", "0 3 * * *", Message("emails", b"the newsletter"))
         await trio.to_thread.run_sync(_give_up, address)
         await producer.send(Message(dlq_topic("billing"), b'{"order": 7}', keys=["o-7"]))  # has no origin
@@ -64,16 +60,9 @@ async def fill(address: str) -> None:
 
 
 def _order(number: int) -> Message:
-    body = {
-        "order": number,
-        "customer": f"c-{number % 7}",
-        "total": 19.9 + number,
-        "items": [{"sku": "A-1", "n": 2}],
-    }
+    body = {"order": number, "customer": f"c-{number % 7}", "total": 19.9 + number, "items": [{"sku": "A-1", "n": 2}]}
     tag = ("paid", "new", "refunded")[number % 3]
-    return Message(
-        "orders", json.dumps(body).encode(), tag=tag, keys=[f"o-{number}"], properties={"region": "eu"}
-    )
+    return Message("orders", json.dumps(body).encode(), tag=tag, keys=[f"o-{number}"], properties={"region": "eu"})
 
 
 _STACK = """java.lang.IllegalStateException: payment provider answered 502 Bad Gateway for customer c-3
@@ -111,9 +100,7 @@ async def _fill_more(address: str) -> None:
         for number in range(40):
             value = {"sku": f"A-{number}", "reserved": number % 5, "place": {"hall": 3, "shelf": "B-17"}}
             await producer.send(
-                Message(
-                    topic, msgspec.msgpack.encode(value), tag="reserve", keys=[f"r-{number}", f"A-{number}"]
-                )
+                Message(topic, msgspec.msgpack.encode(value), tag="reserve", keys=[f"r-{number}", f"A-{number}"])
             )
     with PullConsumer(address, group="warehouse-stock-reservations") as consumer:
         for queue_id in range(4):
@@ -141,9 +128,5 @@ async def _consume(address: str, group: str, topic: str) -> None:
 def _give_up(address: str) -> None:
     keys = {(f"o-{number}",) for number in range(3)}
     give_up(
-        address,
-        "billing",
-        "orders",
-        wanted=lambda message: message.keys in keys,
-        reason="card declined <b>today</b>",
+        address, "billing", "orders", wanted=lambda message: message.keys in keys, reason="card declined <b>today</b>"
     )

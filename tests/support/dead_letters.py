@@ -24,18 +24,13 @@ def give_up(
     Args:
         by_consumer: whether the consumer asks for a dead letter; else the message was redelivered too often.
     """
-    with (
-        Admin(address, timeout_s=30.0) as admin,
-        PullConsumer(address, group=group, timeout_s=30.0) as consumer,
-    ):
+    with Admin(address, timeout_s=30.0) as admin, PullConsumer(address, group=group, timeout_s=30.0) as consumer:
         found: list[ReceivedMessage] = []
         for name, config in admin.topic_configs(topic).items():
             for queue_id in range(config.read_queue_nums):
                 offset = 0
                 while True:
-                    result = consumer.pull(
-                        topic, queue_id, offset, max_messages=256, wait_s=0.0, broker_name=name
-                    )
+                    result = consumer.pull(topic, queue_id, offset, max_messages=256, wait_s=0.0, broker_name=name)
                     found += filter(wanted, result.messages)
                     if not result.messages:
                         break

@@ -96,9 +96,7 @@ class Churn:
         """Wait for everything that is still to come, and judge."""
         async with self.bench.running():
             came = -1
-            while self._open(delivered := self.bench.delivered()) and not (
-                self._all_due() and len(delivered) == came
-            ):
+            while self._open(delivered := self.bench.delivered()) and not (self._all_due() and len(delivered) == came):
                 came = len(delivered)
                 await trio.sleep(5)
             await trio.sleep(5)
@@ -152,9 +150,7 @@ class Churn:
         body = self.rng.choice([*self.ledger.later])
         key = f"ID-{body.decode()}" if self.rng.random() < 0.6 else self.ledger.later[body].key
         meant = {
-            other: later
-            for other, later in self.ledger.later.items()
-            if key in (f"ID-{other.decode()}", later.key)
+            other: later for other, later in self.ledger.later.items() if key in (f"ID-{other.decode()}", later.key)
         }
         for later in meant.values():
             later.cancel_began_by = self.now() if later.cancel_began_by is None else later.cancel_began_by
@@ -223,9 +219,7 @@ class Churn:
     # -- judging -------------------------------------------------------------------------------------------
 
     def _open(self, came: Collection[bytes]) -> bool:
-        return any(
-            later.cancelled_by is None and body not in came for body, later in self.ledger.later.items()
-        )
+        return any(later.cancelled_by is None and body not in came for body, later in self.ledger.later.items())
 
     def _all_due(self) -> bool:
         now_ms = self.bench.clock_ms()
@@ -240,11 +234,7 @@ def judge(bench: DelayBench, ledger: Ledger, *, clock_was_set: bool, at: int | N
         times = came.pop(body, [])
         promised = at is None or later.sent_by <= at
         cancelled = later.cancelled_by is not None and (at is None or later.cancelled_by <= at)
-        maybe = (
-            later.cancel_began_by is not None
-            and (at is None or later.cancel_began_by <= at)
-            and at is not None
-        )
+        maybe = later.cancel_began_by is not None and (at is None or later.cancel_began_by <= at) and at is not None
         if len(times) > 1:
             found.append(f"{body!r} came {len(times)} times")
         if cancelled and times:

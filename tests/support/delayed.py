@@ -47,12 +47,7 @@ def bench_options(data_dir: Path, **changes: object) -> StoreOptions:
     """Store options with files large enough for some hundred messages."""
     return small_options(
         data_dir,
-        **{
-            "commit_log_file_size": 64 * 1024,
-            "consume_queue_entries": 100,
-            "index_slots": 500,
-            "index_entries": 2000,
-        }
+        **{"commit_log_file_size": 64 * 1024, "consume_queue_entries": 100, "index_slots": 500, "index_entries": 2000}
         | changes,
     )
 
@@ -95,9 +90,7 @@ class DelayBench:
         self.topics = TopicConfigManager(options.data_dir / "config" / "topics.json", clock_ms=self.clock_ms)
         self.topics.load()
         for topic in (TOPIC, "others"):
-            self.topics.put(
-                TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6)
-            )
+            self.topics.put(TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6))
         self.lock = PutLock(Fence(), StoreConfig())
         self.holds_writes = False
         """What is put stays where it is, neither flushed nor dispatched."""
@@ -235,8 +228,6 @@ class DelayBench:
 def some_times(rng: random.Random, count: int, most_ms: int) -> list[int]:
     """Random delays, some of them next to whole seconds."""
     return [
-        rng.choice(
-            (rng.randrange(1, most_ms), rng.randrange(1, most_ms // 1000) * 1000 + rng.choice((-1, 0, 1)))
-        )
+        rng.choice((rng.randrange(1, most_ms), rng.randrange(1, most_ms // 1000) * 1000 + rng.choice((-1, 0, 1))))
         for _ in range(count)
     ]

@@ -39,9 +39,7 @@ class ElectedGroup:
         self.engines = {number: FakeEngine(self.state) for number in range(3)}
 
     @asynccontextmanager
-    async def member(
-        self, number: int, *, in_sync_timeout_s: float = 2.0, **options: Any
-    ) -> AsyncIterator[Broker]:
+    async def member(self, number: int, *, in_sync_timeout_s: float = 2.0, **options: Any) -> AsyncIterator[Broker]:
         """Run one of them, with further options."""
         port, ha_port = self.ports[number]
         data_dir = self.path / str(number)

@@ -150,9 +150,7 @@ class DrivenSession:
     def __init__(self, face: Face, address: str, timeout_s: float = 5.0) -> None:
         self._face = face
         self._producer = face.Producer(address, timeout_s=timeout_s)
-        self.session: Session = (
-            self._producer._client._client._session if face.is_blocking else self._producer._session
-        )
+        self.session: Session = self._producer._client._client._session if face.is_blocking else self._producer._session
 
     async def drive(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the session."""
@@ -194,9 +192,7 @@ def own_threads() -> int:
     return sum(not thread.daemon for thread in threading.enumerate())
 
 
-def _counting_tasks(
-    scenario: Callable[[], Coroutine[Any, Any, None]], name: str
-) -> Callable[[], Awaitable[None]]:
+def _counting_tasks(scenario: Callable[[], Coroutine[Any, Any, None]], name: str) -> Callable[[], Awaitable[None]]:
     def tasks() -> int:
         if name == "trio":
             import trio
@@ -290,17 +286,13 @@ class _WrappedTransactions(_Wrapped):
 
     def __init__(self, *args: Any, check: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any) -> None:
         super().__init__(
-            reput_client.blocking.TransactionProducer(
-                *args, check=lambda message: finish(check(message)), **options
-            )
+            reput_client.blocking.TransactionProducer(*args, check=lambda message: finish(check(message)), **options)
         )
 
     async def send_in_transaction(
         self, message: Any, local_transaction: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any
     ) -> Any:
-        return self._client.send_in_transaction(
-            message, lambda sent: finish(local_transaction(sent)), **options
-        )
+        return self._client.send_in_transaction(message, lambda sent: finish(local_transaction(sent)), **options)
 
 
 def scenario(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

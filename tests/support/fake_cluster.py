@@ -76,9 +76,7 @@ class FakeCluster:
                 known[0] = master.address
             return {fake.broker_name: BrokerData("c", fake.broker_name, known)}
         return {
-            name: BrokerData(
-                "c", name, {self._id(name, number): member.address for number, member in enumerate(group)}
-            )
+            name: BrokerData("c", name, {self._id(name, number): member.address for number, member in enumerate(group)})
             for name, group in self.members.items()
             if name not in self.gone
         }
@@ -96,9 +94,7 @@ class FakeCluster:
 
     def _route(self, fake: FakeBroker) -> Answer:
         data = self._data(fake)
-        route = TopicRoute(
-            [QueueData(name, self._queues, self._queues, 6, 0) for name in data], [*data.values()]
-        )
+        route = TopicRoute([QueueData(name, self._queues, self._queues, 6, 0) for name in data], [*data.values()])
         return Answer(ext=self._facts(fake), body=route.to_json())
 
     def _info(self, fake: FakeBroker) -> Answer:

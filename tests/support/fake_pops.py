@@ -7,12 +7,7 @@ import time
 from typing import Any, Final
 
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.pop import (
-    BatchAckBody,
-    ChangeInvisibleTimeResult,
-    NotificationResult,
-    PopMessageResult,
-)
+from reput_protocol.commands.pop import BatchAckBody, ChangeInvisibleTimeResult, NotificationResult, PopMessageResult
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import BlockCheck, encode_put_block
 from reput_protocol.wire.header import Header, HeaderType
@@ -78,9 +73,7 @@ class Pops:
         if answer.code == ResponseCode.SUCCESS:
             self.settled.append((code, dict(header.ext) or BatchAckBody.from_json(body)))
             if code == CHANGE:
-                result = ChangeInvisibleTimeResult(
-                    POP_TIME + len(self.settled), number(header, "invisibleTime"), 3
-                )
+                result = ChangeInvisibleTimeResult(POP_TIME + len(self.settled), number(header, "invisibleTime"), 3)
                 return Answer(ext=result.to_ext(HeaderType.MSGPACK))
         return answer
 

@@ -80,11 +80,7 @@ class FakeBroker:
     """
 
     def __init__(
-        self,
-        *,
-        queues: int = 2,
-        unknown_topics: frozenset[str] = frozenset(),
-        receive_buffer: int | None = None,
+        self, *, queues: int = 2, unknown_topics: frozenset[str] = frozenset(), receive_buffer: int | None = None
     ) -> None:
         self.queues = queues
         self.unknown_topics = set(unknown_topics)
@@ -253,9 +249,7 @@ class FakeBroker:
                     if header.code == RequestCode.PULL_MESSAGE:
                         # A pull may wait; it must not hold up the requests behind it.
                         threading.Thread(
-                            target=self._answer,
-                            args=(connection, peer, header_type, header, body),
-                            daemon=True,
+                            target=self._answer, args=(connection, peer, header_type, header, body), daemon=True
                         ).start()
                     elif not self._answer(connection, peer, header_type, header, body):
                         return
@@ -268,19 +262,12 @@ class FakeBroker:
             self.groups.gone(peer)
 
     def _answer(
-        self,
-        connection: socket.socket,
-        peer: Peer,
-        header_type: int,
-        header: Header,
-        body: memoryview,
+        self, connection: socket.socket, peer: Peer, header_type: int, header: Header, body: memoryview
     ) -> bool:
         behaviour = self._behaviours.get(header.code)
         if self.is_stuck:
             answer = SILENCE
-        elif self.is_slave and (
-            header.code in _OF_MASTERS or (header.code in _READS and not self.serves_reads)
-        ):
+        elif self.is_slave and (header.code in _OF_MASTERS or (header.code in _READS and not self.serves_reads)):
             answer = Answer(ResponseCode.SYSTEM_BUSY, remark="NOT_MASTER: this fake is a slave")
         elif behaviour is not None:
             answer = behaviour(header, body)
@@ -329,16 +316,12 @@ class FakeBroker:
             case RequestCode.QUERY_QUEUE_BOUNDS:
                 topics = QueueBoundsRequest.from_json(body).topics
                 bounds = {
-                    topic: [
-                        QueueBounds(number, 0, len(self.log[topic, number])) for number in range(self.queues)
-                    ]
+                    topic: [QueueBounds(number, 0, len(self.log[topic, number])) for number in range(self.queues)]
                     for topic in topics
                 }
                 return Answer(body=QueueBoundsTable(self.broker_name, bounds).to_json())
             case RequestCode.QUERY_CONSUMER_OFFSET:
-                offset = self.committed.get(
-                    (str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"])))
-                )
+                offset = self.committed.get((str(ext["consumerGroup"]), str(ext["topic"]), int(str(ext["queueId"]))))
                 if offset is None:
                     return Answer(ResponseCode.QUERY_NOT_FOUND, remark="NOT_FOUND: none")
                 return Answer(ext={"offset": offset})
@@ -349,9 +332,7 @@ class FakeBroker:
                 return Answer(ext={"offset": 0})
             case RequestCode.GET_MAX_OFFSET | RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 return Answer(ext={"offset": len(self.log[str(ext["topic"]), int(str(ext["queueId"]))])})
-        return Answer(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="UNSUPPORTED_REQUEST: the fake does not know it"
-        )
+        return Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="UNSUPPORTED_REQUEST: the fake does not know it")
 
     def _rocketmqs(self, header: Header, body: memoryview) -> Answer:
         """Answer as RocketMQ's broker: sends are 310 and 320, native requests and those of name servers unknown."""
@@ -359,9 +340,7 @@ class FakeBroker:
             case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
                 return self._take(header, body)
             case RequestCode.GET_BROKER_CONFIG:
-                return Answer(
-                    body=f"brokerRole=ASYNC_MASTER\nflushDiskType={self.flush_disk_type}\n".encode()
-                )
+                return Answer(body=f"brokerRole=ASYNC_MASTER\nflushDiskType={self.flush_disk_type}\n".encode())
             case RequestCode.GET_BROKER_CLUSTER_INFO | RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 return _UNKNOWN_TO_ROCKETMQ
         return self._ordinary(header, body) if header.code < OWN_REQUEST_CODE_MIN else _UNKNOWN_TO_ROCKETMQ
@@ -480,9 +459,7 @@ class FakeBroker:
         queue, start = self.log[str(ext["topic"]), int(ext["queueId"])], int(ext["startOffset"])
         records = queue[start : start + 1]
         found = {"nextOffset": start + len(records), "minOffset": 0, "maxOffset": len(queue)}
-        return Answer(
-            ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND, found, b"".join(records)
-        )
+        return Answer(ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND, found, b"".join(records))
 
     def pull(self, header: Header, body: memoryview) -> Answer:
         """Answer a pull as a broker would."""
@@ -505,6 +482,4 @@ class FakeBroker:
                 return Answer(ResponseCode.PULL_OFFSET_MOVED, {**bounds, "nextBeginOffset": len(queue)})
             records = queue[offset : offset + int(ext["maxMsgNums"])]
             bounds["nextBeginOffset"] = offset + len(records)
-            return Answer(
-                ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND, bounds, b"".join(records)
-            )
+            return Answer(ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND, bounds, b"".join(records))

@@ -38,9 +38,7 @@ from support.typed_requests import code_of
 class GroupClient(RawClient):
     """One client; `asked` is the broker's requests that were not read yet."""
 
-    def __init__(
-        self, address: str, client_id: str, group: str = "g", header_type: int = HeaderType.MSGPACK
-    ) -> None:
+    def __init__(self, address: str, client_id: str, group: str = "g", header_type: int = HeaderType.MSGPACK) -> None:
         super().__init__(address, header_type)
         self.client_id = client_id
         self.group = group
@@ -126,9 +124,7 @@ class GroupClient(RawClient):
         if wanted:
             subscriptions.append(SubscriptionData.of(retry_topic(self.group), "*", version))
         consumers = [ConsumerData(self.group, message_model=model, subscriptions=subscriptions)]
-        data = HeartbeatData(
-            self.client_id, consumers if wanted else [], [ProducerData(group) for group in producers]
-        )
+        data = HeartbeatData(self.client_id, consumers if wanted else [], [ProducerData(group) for group in producers])
         header, _ = self.request(RequestCode.HEART_BEAT, {}, data.to_json())
         return header
 

@@ -53,9 +53,7 @@ class MemberProcess:
     signal to it that it has no handler for.
     """
 
-    def __init__(
-        self, address: str, group: str, topic: str, report: Path, *options: str, init: bool = False
-    ) -> None:
+    def __init__(self, address: str, group: str, topic: str, report: Path, *options: str, init: bool = False) -> None:
         self.path = report
         self._events: list[Event] = []
         self._read_to = 0
@@ -172,11 +170,7 @@ class _Member:
 
     def finish(self, message: Any) -> None:
         body = message.body.decode()
-        if (
-            self.arguments.fail
-            and body not in self._failed
-            and zlib.crc32(message.body) % 100 < self.arguments.fail
-        ):
+        if self.arguments.fail and body not in self._failed and zlib.crc32(message.body) % 100 < self.arguments.fail:
             self._failed.add(body)
             raise ValueError(f"{body} is not handled the first time")
         self.note("handled", message.queue_id, message.queue_offset, body)

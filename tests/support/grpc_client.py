@@ -144,9 +144,7 @@ def producer_settings(*topics: str) -> pb.Settings:
 
 def consumer_settings(group: str, topic: str, kind: Any = pb.PUSH_CONSUMER) -> pb.Settings:
     """Return what a consumer sends."""
-    entry = pb.SubscriptionEntry(
-        topic=pb.Resource(name=topic), expression=pb.FilterExpression(expression="*")
-    )
+    entry = pb.SubscriptionEntry(topic=pb.Resource(name=topic), expression=pb.FilterExpression(expression="*"))
     subscription = pb.Subscription(group=pb.Resource(name=group), subscriptions=[entry])
     return pb.Settings(client_type=kind, subscription=subscription)
 
@@ -191,8 +189,7 @@ def ack_request(group: str, *messages: pb.Message) -> pb.AckMessageRequest:
         topic=messages[0].topic,
         entries=[
             pb.AckMessageEntry(
-                message_id=each.system_properties.message_id,
-                receipt_handle=each.system_properties.receipt_handle,
+                message_id=each.system_properties.message_id, receipt_handle=each.system_properties.receipt_handle
             )
             for each in messages
         ],
@@ -216,9 +213,7 @@ def bodies(messages: Iterable[pb.Message]) -> list[bytes]:
 @asynccontextmanager
 async def proxy_of(server: str, **options: Any) -> AsyncIterator[RunningProxy]:
     """Run a proxy in this event loop."""
-    async with serving(
-        ProxyOptions(brokers=BrokerOptions(server), port=0, **options), drain_s=5.0
-    ) as running:
+    async with serving(ProxyOptions(brokers=BrokerOptions(server), port=0, **options), drain_s=5.0) as running:
         yield running
 
 

@@ -40,9 +40,7 @@ class Kubernetes:
         self._certificates = path / "kubernetes"
         self._certificates.mkdir()
         key = rsa.generate_private_key(65537, 2048).private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
         )
         accounts = self._certificates / "accounts.key"
         accounts.write_bytes(key)
@@ -109,9 +107,7 @@ class Kubernetes:
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reput"}
         self._ask(account, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reput"}})
         self._ask(f"{roles}/roles", {**_NAMES, "kind": "Role", "rules": [rule]})
-        self._ask(
-            f"{roles}/rolebindings", {**_NAMES, "kind": "RoleBinding", "subjects": [subject], "roleRef": role}
-        )
+        self._ask(f"{roles}/rolebindings", {**_NAMES, "kind": "RoleBinding", "subjects": [subject], "roleRef": role})
         wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         token = self._ask(f"{account}/reput/token", wish)["status"]["token"]
         SERVICE_ACCOUNT.mkdir(parents=True, exist_ok=True)

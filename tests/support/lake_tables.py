@@ -78,9 +78,7 @@ def load(broker: BrokerProcess) -> Iterator[None]:
         number = 0
         with Producer(broker.address, group="p") as producer:
             while not ended.wait(0.03):
-                block = [
-                    Message(TOPIC, b"%d" % n * (n % 7), tag="ab"[n % 2]) for n in range(number, number + 40)
-                ]
+                block = [Message(TOPIC, b"%d" % n * (n % 7), tag="ab"[n % 2]) for n in range(number, number + 40)]
                 producer.send_batch(block, queue_id=number // 40 % QUEUES)
                 number += 40
 
@@ -135,11 +133,7 @@ class Job:
     def start(self, *more: str) -> subprocess.Popen[str]:
         with self._log.open("a") as log:
             return _Process(
-                [*self._command, *more],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=self._environment,
+                [*self._command, *more], stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
             )
 
     def follow(self, *more: str) -> subprocess.Popen[str]:
@@ -191,7 +185,5 @@ def kill_and_restart(broker: BrokerProcess, job: Job, kills: int, rng: random.Ra
 
 
 def _wait_for_files(job: Job, process: subprocess.Popen[str], files: int) -> None:
-    wait_until(
-        lambda: data_files(job.place) >= files or process.poll() is not None, what=job.tail, step_s=0.005
-    )
+    wait_until(lambda: data_files(job.place) >= files or process.poll() is not None, what=job.tail, step_s=0.005)
     assert process.poll() is None, job.tail()

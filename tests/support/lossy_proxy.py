@@ -49,9 +49,7 @@ class LossyProxy:
             threading.Thread(target=self._forward, args=(client, broker, None), daemon=True).start()
             threading.Thread(target=self._forward, args=(broker, client, self._loses), daemon=True).start()
 
-    def _forward(
-        self, source: socket.socket, sink: socket.socket, loses: Callable[[bytes], bool] | None
-    ) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, loses: Callable[[bytes], bool] | None) -> None:
         try:
             while data := source.recv(65536):
                 if loses is not None and loses(data):

@@ -90,9 +90,7 @@ def _build(sources: Path, into: Path, dependencies: Path, properties: Mapping[st
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         raise Unreachable(f"Maven was not done after {_TIMEOUT_S} s") from None
 

@@ -54,9 +54,7 @@ class FakeClient:
         self.sent.append((code, dict(ext), body))
         return True
 
-    async def call(
-        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float) -> ClientAnswer:
         self.calls.append((code, dict(ext), body))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -93,15 +91,9 @@ def channel_of(client_id: str, client: FakeClient | None = None) -> ClientChanne
 
 
 def consumer_data(
-    group: str,
-    *topics: str,
-    version: int = 1,
-    model: MessageModel = MessageModel.CLUSTERING,
-    **expressions: str,
+    group: str, *topics: str, version: int = 1, model: MessageModel = MessageModel.CLUSTERING, **expressions: str
 ) -> ConsumerData:
     """What a heartbeat says of one group: topics wanted whole, and topics with a tag expression."""
     subscriptions = [SubscriptionData.of(topic, "*", version) for topic in topics]
-    subscriptions += [
-        SubscriptionData.of(topic, expression, version) for topic, expression in expressions.items()
-    ]
+    subscriptions += [SubscriptionData.of(topic, expression, version) for topic, expression in expressions.items()]
     return ConsumerData(group, message_model=model, subscriptions=subscriptions)

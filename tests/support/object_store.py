@@ -55,10 +55,7 @@ class ObjectStore:
     def upload(self, directory: Path, name: str) -> str:
         """Copy a directory into the bucket; return its URL."""
         copy_files(
-            str(directory),
-            f"{BUCKET}/{name}",
-            source_filesystem=LocalFileSystem(),
-            destination_filesystem=self.files,
+            str(directory), f"{BUCKET}/{name}", source_filesystem=LocalFileSystem(), destination_filesystem=self.files
         )
         return f"s3://{BUCKET}/{name}"
 
@@ -92,10 +89,7 @@ def object_store(directory: Path) -> Iterator[ObjectStore]:
     command = [sys.executable, "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with log.open("wb") as file:
         server = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+            command, stdout=subprocess.DEVNULL, stderr=file, env={**os.environ, "PYTHONWARNINGS": "ignore"}
         )
     try:
         yield ObjectStore(_port_in(log, server))

@@ -26,9 +26,7 @@ class Receiver:
 
     def wait(self, count: int = 1, name: str = "") -> list[Span]:
         """Wait for spans whose name begins with `name`, and return them in the order of their ends."""
-        wait_until(
-            lambda: len(self._named(name)) >= count, what=lambda: f"not {count} spans {name!r}: {self.spans}"
-        )
+        wait_until(lambda: len(self._named(name)) >= count, what=lambda: f"not {count} spans {name!r}: {self.spans}")
         found = self._named(name)
         assert len(found) == count
         return sorted(found, key=lambda span: span.end_time_unix_nano)

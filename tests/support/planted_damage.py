@@ -119,9 +119,7 @@ class Planter:
         findings.add(Finding("log", torn.path, torn.position))
         gone = {self._log[number].offset for number in some if self._log[number].offset > torn.offset}
         for path in (self.root / "consumequeue").glob("*/*/*"):
-            findings |= {
-                Finding("queue", path, position) for position, offset in _units(path) if offset in gone
-            }
+            findings |= {Finding("queue", path, position) for position, offset in _units(path) if offset in gone}
         return Planted("log file cut", frozenset(findings))
 
     def _in_head(self, what: str, low: int, high: int) -> Planted | None:
@@ -200,11 +198,7 @@ class Planter:
         for queue in sorted((self.root / "consumequeue").glob("*/*")):
             if queue.parent.name == _SCHEDULE:
                 continue
-            units = [
-                (path, position, offset)
-                for path in sorted(queue.iterdir())
-                for position, offset in _units(path)
-            ]
+            units = [(path, position, offset) for path in sorted(queue.iterdir()) for position, offset in _units(path)]
             places += units[1:-1]
         self._rng.shuffle(places)
         return next(((path, position) for path, position, offset in places if self._take(offset)), None)

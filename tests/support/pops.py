@@ -63,9 +63,7 @@ def popped_messages(ext: Mapping[str, Value], body: bytes, broker_name: str = "b
 
 def _parsed(text: str | None) -> dict[tuple[str, str], str]:
     parts = [part.split(" ") for part in (text or "").split(";") if part]
-    assert len({(mark, queue) for mark, queue, _ in parts}) == len(parts), (
-        "RocketMQ's client refuses duplicates"
-    )
+    assert len({(mark, queue) for mark, queue, _ in parts}) == len(parts), "RocketMQ's client refuses duplicates"
     return {(mark, queue): rest for mark, queue, rest in parts}
 
 

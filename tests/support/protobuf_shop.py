@@ -20,8 +20,7 @@ _MONEY = descriptor_pb2.FileDescriptorProto(
     syntax="proto3",
     message_type=[
         descriptor_pb2.DescriptorProto(
-            name="Money",
-            field=[_field("currency", 1, _TYPE.TYPE_STRING), _field("cents", 2, _TYPE.TYPE_INT64)],
+            name="Money", field=[_field("currency", 1, _TYPE.TYPE_STRING), _field("cents", 2, _TYPE.TYPE_INT64)]
         )
     ],
 )
@@ -43,8 +42,7 @@ _ORDERS = descriptor_pb2.FileDescriptorProto(
             nested_type=[
                 descriptor_pb2.DescriptorProto(name="Note"),
                 descriptor_pb2.DescriptorProto(
-                    name="Line",
-                    field=[_field("article", 1, _TYPE.TYPE_STRING), _field("count", 2, _TYPE.TYPE_UINT32)],
+                    name="Line", field=[_field("article", 1, _TYPE.TYPE_STRING), _field("count", 2, _TYPE.TYPE_UINT32)]
                 ),
             ],
         ),

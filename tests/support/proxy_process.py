@@ -63,9 +63,7 @@ class ProxyProcess:
 
 
 @contextmanager
-def running_proxy(
-    directory: Path, server: str, *arguments: str, **more: Sequence[str]
-) -> Iterator[ProxyProcess]:
+def running_proxy(directory: Path, server: str, *arguments: str, **more: Sequence[str]) -> Iterator[ProxyProcess]:
     """Run a proxy while the block runs; arguments as of `ProxyProcess`."""
     proxy = ProxyProcess(directory, server, *arguments, **more)
     try:

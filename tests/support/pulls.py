@@ -12,9 +12,7 @@ from support.stored_blocks import patch_block
 
 def assigned(queue_id: int = 0, topic: str = "t", *, retry: bool = False) -> AssignedQueue:
     """Return a queue as it is when it has just been taken."""
-    return AssignedQueue(
-        MessageQueue(topic, "b", queue_id), MessageSelector.of("*", None), 0, None, is_retry=retry
-    )
+    return AssignedQueue(MessageQueue(topic, "b", queue_id), MessageSelector.of("*", None), 0, None, is_retry=retry)
 
 
 def add_pull(

@@ -15,11 +15,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
-from reput_protocol.wire.signature import (
-    Credentials,
-    RequestSigner,
-    signed_by,
-)
+from reput_protocol.wire.signature import Credentials, RequestSigner, signed_by
 
 TIMEOUT_S = 10.0
 
@@ -60,9 +56,7 @@ class RawClient:
         answer = SignatureChallenge.from_ext(self.request(RequestCode.SIGNATURE_CHALLENGE)[0].ext)
         self.header_type = header_type
         assert answer.challenge is not None, "the broker has no access control"
-        self.signer = RequestSigner(
-            credentials, b64decode(answer.challenge), lambda: time.time_ns() // 1_000_000
-        )
+        self.signer = RequestSigner(credentials, b64decode(answer.challenge), lambda: time.time_ns() // 1_000_000)
 
     def request(
         self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"", *, flag: int = 0
@@ -74,22 +68,14 @@ class RawClient:
         assert header_type == self.header_type, "an answer mirrors the request's header type"
         return header, content
 
-    def send(
-        self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"", *, flag: int = 0
-    ) -> int:
+    def send(self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"", *, flag: int = 0) -> int:
         """Send a request and return its opaque number."""
         opaque = next(self._opaques)
         self.send_bytes(self.frame(code, ext, body, opaque=opaque, flag=flag))
         return opaque
 
     def frame(
-        self,
-        code: int,
-        ext: Mapping[str, Value] | None = None,
-        body: bytes = b"",
-        *,
-        opaque: int = 1,
-        flag: int = 0,
+        self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"", *, opaque: int = 1, flag: int = 0
     ) -> bytes:
         """Return the bytes of a request."""
         header = Header(code, opaque, flag, ext=dict(ext or {}))

@@ -24,9 +24,7 @@ def check_block(block: bytes, topic: str, queue_id: int, count: int, limits: Blo
     if not block:
         raise RecordMalformed(0, 0, "the block is empty; it must hold at least one record")
     if len(block) > limits.block_bytes_max:
-        reason = (
-            f"the block has {len(block)} bytes, but at most {limits.block_bytes_max} are accepted; split it"
-        )
+        reason = f"the block has {len(block)} bytes, but at most {limits.block_bytes_max} are accepted; split it"
         raise RecordTooLarge(0, 0, reason)
     index = position = sealed = 0
     while index < count and position < len(block):
@@ -41,9 +39,7 @@ def check_block(block: bytes, topic: str, queue_id: int, count: int, limits: Blo
     return sealed
 
 
-def _judge(
-    data: bytes, index: int, position: int, topic: str, queue_id: int, limits: BlockLimits
-) -> tuple[int, bool]:
+def _judge(data: bytes, index: int, position: int, topic: str, queue_id: int, limits: BlockLimits) -> tuple[int, bool]:
     magic, field = topic_field(topic.encode())
     least = 90 + len(field)
     if len(data) < least:
@@ -70,10 +66,7 @@ def _judge(
             not sys_flag & ~MessageSysFlag.PUT_MASK,
             f"SYSFLAG is {sys_flag & 0xFFFFFFFF:#x}, but a client may set only bits of {MessageSysFlag.PUT_MASK:#x}",
         ),
-        (
-            0 <= body_size <= spare,
-            f"BODYLEN is {body_size}, but TOTALSIZE {size} leaves room for 0 to {spare}",
-        ),
+        (0 <= body_size <= spare, f"BODYLEN is {body_size}, but TOTALSIZE {size} leaves room for 0 to {spare}"),
     ]
     _refuse_first(rules, index, position)
     if body_size > limits.body_bytes_max:
@@ -92,9 +85,7 @@ def _judge(
     ]
     _refuse_first(rules, index, position)
     if text_size > limits.properties_bytes_max:
-        reason = (
-            f"the properties have {text_size} bytes, but at most {limits.properties_bytes_max} are accepted"
-        )
+        reason = f"the properties have {text_size} bytes, but at most {limits.properties_bytes_max} are accepted"
         raise RecordTooLarge(index, position, reason)
     rules = [(queue == queue_id, f"QUEUEID is {queue}, but the header says {queue_id}")]
     rules += [
@@ -112,9 +103,7 @@ def _judge(
         for name, host in (("BORNHOST", born_host), ("STOREHOST", store_host))
     ]
     actual = crc32(data[88:body_end]) & 0x7FFFFFFF
-    rules.append(
-        (crc == actual, f"BODYCRC is {crc & 0xFFFFFFFF:#010x}, but the body's CRC is {actual:#010x}")
-    )
+    rules.append((crc == actual, f"BODYCRC is {crc & 0xFFFFFFFF:#010x}, but the body's CRC is {actual:#010x}"))
     fault = properties_fault(data[properties:size], in_retries=topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
     rules.append((fault is None, fault or ""))
     _refuse_first(rules, index, position)

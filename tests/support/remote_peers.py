@@ -46,10 +46,7 @@ class Peer:
         while len(found) < count:
             data = await self.stream.receive_some()
             assert data, "the connection ended"
-            found += [
-                (decode_header(kind, head), bytes(body))
-                for kind, head, body in self._reader.receive_data(data)
-            ]
+            found += [(decode_header(kind, head), bytes(body)) for kind, head, body in self._reader.receive_data(data)]
         return found
 
     async def answer(

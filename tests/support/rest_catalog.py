@@ -85,10 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["config"]:
                 return {"defaults": {}, "overrides": {}}
             case ["namespaces", namespace]:
-                return {
-                    "namespace": [namespace],
-                    "properties": self.served.load_namespace_properties(namespace),
-                }
+                return {"namespace": [namespace], "properties": self.served.load_namespace_properties(namespace)}
             case ["namespaces", namespace, "tables", name]:
                 return _described(self.served.load_table((namespace, name)))
         raise NoSuchTableError("/".join(path))

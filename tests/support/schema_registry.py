@@ -68,9 +68,7 @@ class FakeRegistry:
                 if subject in self.incompatible:
                     return error(409, 409, "Schema being registered is incompatible with an earlier schema")
                 wanted = posted(body)
-                return 200, {
-                    "id": self.add(subject, wanted["schema"], wanted["schemaType"], wanted["references"])
-                }
+                return 200, {"id": self.add(subject, wanted["schema"], wanted["schemaType"], wanted["references"])}
         return 404, b"<html>no such page</html>"
 
     def _version(self, subject: str, version: str) -> tuple[int, Any]:

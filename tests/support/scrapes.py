@@ -15,22 +15,10 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import GroupProgress, LagFigures
 from reput_broker.groups.membership import ProducerGroups
-from reput_broker.observe.counters import (
-    Counters,
-    DelayStats,
-    NameServerTraffic,
-    ProxyCounters,
-    ScheduleStats,
-)
+from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic, ProxyCounters, ScheduleStats
 from reput_broker.observe.exposition import MetricSpec
 from reput_broker.observe.health import Health
-from reput_broker.observe.metrics import (
-    DelaySources,
-    GroupSources,
-    MetricsSources,
-    PopSources,
-    ScheduleSources,
-)
+from reput_broker.observe.metrics import DelaySources, GroupSources, MetricsSources, PopSources, ScheduleSources
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
@@ -147,10 +135,7 @@ def check(text: str, catalogue: Mapping[str, MetricSpec], prefix: str) -> set[st
 def known_series(catalogue: Mapping[str, MetricSpec]) -> set[tuple[str, frozenset[tuple[str, str]]]]:
     """Return every series of the catalogue whose labels have listed values only; of a histogram its count."""
     return {
-        (
-            spec.name + ("_count" if spec.type == "histogram" else ""),
-            frozenset(zip(spec.labels, values, strict=True)),
-        )
+        (spec.name + ("_count" if spec.type == "histogram" else ""), frozenset(zip(spec.labels, values, strict=True)))
         for spec in catalogue.values()
         if all(spec.labels.values())
         for values in product(*spec.labels.values())

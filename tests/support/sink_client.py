@@ -20,9 +20,7 @@ from support.raw_client import RawClient
 def block_of(topic: str, queue_id: int, bodies: Sequence[bytes], prefix: str) -> bytes:
     """Return a staged block: head, topic and records with unique ids."""
     ids = [f"{prefix}-{queue_id}-{index}" for index in range(len(bodies))]
-    block = encode_put_block(
-        [Message("any", body) for body in bodies], topic, queue_id, 1_700_000_000_000, ids
-    )
+    block = encode_put_block([Message("any", body) for body in bodies], topic, queue_id, 1_700_000_000_000, ids)
     return encode_staged_head(topic, queue_id, len(bodies), block) + block
 
 
@@ -71,11 +69,7 @@ class SinkClient(RawClient):
         return self.request(RequestCode.STAGE_RECORDS, {**staged.ext(), "position": at}, body)[0]
 
     def end(self, staged: Staged) -> Header:
-        ext = staged.ext() | {
-            "position": staged.position,
-            "messages": staged.messages,
-            "checksum": staged.checksum,
-        }
+        ext = staged.ext() | {"position": staged.position, "messages": staged.messages, "checksum": staged.checksum}
         return self.request(RequestCode.END_STAGING, ext)[0]
 
     def commit(self, query_id: str, batch_id: int, staged: Sequence[Staged]) -> Header:

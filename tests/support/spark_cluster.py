@@ -49,24 +49,11 @@ class SparkCluster:
     def __enter__(self) -> SparkCluster:
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._start(
-                "master", _MASTER, "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0"
-            )
+            self._start("master", _MASTER, "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
             self._wait("master", lambda: _listens(self._port))
             for number, host in enumerate(WORKER_HOSTS):
                 work = self._directory / f"work-{number}"
-                arguments = [
-                    "--host",
-                    host,
-                    "--webui-port",
-                    "0",
-                    "-c",
-                    "1",
-                    "-m",
-                    self._memory,
-                    "-d",
-                    str(work),
-                ]
+                arguments = ["--host", host, "--webui-port", "0", "-c", "1", "-m", self._memory, "-d", str(work)]
                 self._start(f"worker-{number}", _WORKER, *arguments, self.master)
             for number in range(len(WORKER_HOSTS)):
                 name = f"worker-{number}"

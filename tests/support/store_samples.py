@@ -39,11 +39,7 @@ class Place(NamedTuple):
 
 
 def fill(
-    root: Path,
-    *,
-    messages: int = MESSAGES,
-    record_crc: bool = False,
-    tags: Sequence[str] = ("tag0", "tag1", "tag2"),
+    root: Path, *, messages: int = MESSAGES, record_crc: bool = False, tags: Sequence[str] = ("tag0", "tag1", "tag2")
 ) -> StoreOptions:
     """Make a store of several log and queue files with topics, tags, keys and committed offsets."""
     clock = FakeClock()

@@ -28,13 +28,5 @@ def patch_block(
     stop = len(buffer) if size is None else start + size
     hosts = born_host + store_host
     records.patch_block(
-        buffer,
-        start,
-        stop,
-        first_queue_offset,
-        1,
-        first_physical_offset,
-        store_timestamp_ms,
-        hosts,
-        check.sealed > 0,
+        buffer, start, stop, first_queue_offset, 1, first_physical_offset, store_timestamp_ms, hosts, check.sealed > 0
     )

@@ -54,9 +54,7 @@ def small_options(data_dir: Path, **changes: object) -> StoreOptions:
     return replace(options, **changes)  # type: ignore[arg-type]
 
 
-def opened(
-    options: StoreOptions, clock: Callable[[], int] | None = None, **arguments: object
-) -> MessageStore:
+def opened(options: StoreOptions, clock: Callable[[], int] | None = None, **arguments: object) -> MessageStore:
     """An open store."""
     store = MessageStore(options, clock_ms=clock or FakeClock(), **arguments)  # type: ignore[arg-type]
     store.open()

@@ -60,9 +60,7 @@ def main() -> int:
     places = spark.sparkContext.parallelize(range(8), 8).mapPartitions(_place).distinct().collect()
     executors, kernels = zip(*places, strict=True)
     found = {
-        "batches": [
-            progress["numInputRows"] for progress in copied.recentProgress if progress["numInputRows"]
-        ],
+        "batches": [progress["numInputRows"] for progress in copied.recentProgress if progress["numInputRows"]],
         "counts": {row.tags: row["count"] for row in rows},
         "executors": sorted(set(executors)),
         "kernels": sorted(set(kernels)),

@@ -40,9 +40,7 @@ def request_of(row: RequestType, name_of: NameOf) -> tuple[dict[str, Value], byt
 
 
 def _members(kind: Any, name_of: NameOf, path: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        field.encode_name: _value(field.type, name_of, (*path, field.encode_name)) for field in fields(kind)
-    }
+    return {field.encode_name: _value(field.type, name_of, (*path, field.encode_name)) for field in fields(kind)}
 
 
 def _value(hint: Any, name_of: NameOf, path: tuple[str, ...]) -> Any:

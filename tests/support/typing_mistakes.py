@@ -161,9 +161,7 @@ def both_apis(pull_consumer: blocking.PullConsumer) -> None:
         del producer
 
 
-def in_the_synchronous_api(
-    producer: blocking.Producer, consumer: blocking.Consumer, admin: blocking.Admin
-) -> None:
+def in_the_synchronous_api(producer: blocking.Producer, consumer: blocking.Consumer, admin: blocking.Admin) -> None:
     blocking.Producer(ADDRESS, grup="shop")  # type: ignore[call-arg]
     blocking.Producer(ADDRESS, linger_s="1")  # type: ignore[arg-type]
     blocking.Producer(ADDRESS, runtime=None)  # type: ignore[call-arg]

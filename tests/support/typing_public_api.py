@@ -61,9 +61,7 @@ async def produce() -> None:
         await producer.send(Message("orders", b"x", delay_level=3))
         await producer.send(Message("orders", b"x", delay_s=60.0))
         assert_type(Message("orders", b"x", deliver_at=datetime.now(UTC)).is_delayed, bool)
-        receipts = await producer.send_batch(
-            [Message("orders", bytearray(b"1")), Message("orders", memoryview(b"2"))]
-        )
+        receipts = await producer.send_batch([Message("orders", bytearray(b"1")), Message("orders", memoryview(b"2"))])
         assert_type(receipts, list[SendReceipt])
         many = await producer.send_many("orders", [b"1", bytearray(b"2")], tag="paid", keys=[["o-1"], []])
         assert_type(many, Sequence[SendReceipt])
@@ -124,9 +122,7 @@ async def was_paid(message: ReceivedMessage) -> TransactionState:
 async def produce_in_transactions() -> None:
     async with TransactionProducer(ADDRESS, group="shop", check=was_paid, checks_at_once=4) as producer:
         assert_type(producer, TransactionProducer)
-        receipt = await producer.send_in_transaction(
-            Message("orders", b"x"), pay, check_after_s=60.0, ordering_key="k"
-        )
+        receipt = await producer.send_in_transaction(Message("orders", b"x"), pay, check_after_s=60.0, ordering_key="k")
         assert_type(receipt, TransactionReceipt)
         assert_type(receipt.is_committed, bool)
         assert_type(receipt.half, SendReceipt)
@@ -134,9 +130,7 @@ async def produce_in_transactions() -> None:
 
 
 def produce_in_blocking_transactions() -> None:
-    with blocking.TransactionProducer(
-        ADDRESS, group="shop", check=lambda _: TransactionState.UNKNOWN
-    ) as producer:
+    with blocking.TransactionProducer(ADDRESS, group="shop", check=lambda _: TransactionState.UNKNOWN) as producer:
         receipt = producer.send_in_transaction(Message("orders", b"x"), lambda _: TransactionState.COMMIT)
         assert_type(receipt, TransactionReceipt)
 
@@ -207,9 +201,7 @@ async def pull() -> None:
         assert_type(await consumer.committed("orders", 0), int | None)
         assert_type(await consumer.queues("orders"), list[MessageQueue])
         store = RemoteOffsetStore(consumer)
-        assert_type(
-            await store.read(MessageQueue("orders", "broker-a", 0), ReadOffsetType.READ_FROM_STORE), int
-        )
+        assert_type(await store.read(MessageQueue("orders", "broker-a", 0), ReadOffsetType.READ_FROM_STORE), int)
 
 
 async def pop() -> None:

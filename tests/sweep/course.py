@@ -30,11 +30,7 @@ _DELAYED_S: Final = 3.0
 
 
 def sweep(
-    directory: Path,
-    fields_in: Sequence[HeaderType],
-    properties_in: Sequence[HeaderType],
-    *,
-    quick: bool = False,
+    directory: Path, fields_in: Sequence[HeaderType], properties_in: Sequence[HeaderType], *, quick: bool = False
 ) -> Iterator[str]:
     """Yield what was wrong, and print what was tried.
 
@@ -67,9 +63,7 @@ def sweep(
         world.close()
 
 
-def _attempt(
-    address: str, header_type: HeaderType, what: str, attempt: Callable[[Stranger], None]
-) -> Iterator[str]:
+def _attempt(address: str, header_type: HeaderType, what: str, attempt: Callable[[Stranger], None]) -> Iterator[str]:
     with Stranger(address, header_type) as stranger:
         attempt(stranger)
         print(f"{what}, {header_type.name}: {stranger.attempts:,} requests", flush=True)

@@ -23,9 +23,7 @@ from sweep.course import sweep
 
 def main() -> int:
     """Parse the arguments, sweep, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reput-sweep-") as directory:
         wrong = 0

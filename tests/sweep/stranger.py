@@ -17,18 +17,7 @@ from reput_protocol.record.record import record_views
 from reput_protocol.wire.header import Header, HeaderType, Value
 from support.raw_client import RawClient
 from support.typed_requests import request_of
-from sweep.world import (
-    CLIENT,
-    CONFIDENTIAL,
-    DELAYED_ID,
-    HALF_ID,
-    OWN,
-    STRANGER,
-    TOPIC,
-    UNIQUE_ID,
-    World,
-    hidden_names,
-)
+from sweep.world import CLIENT, CONFIDENTIAL, DELAYED_ID, HALF_ID, OWN, STRANGER, TOPIC, UNIQUE_ID, World, hidden_names
 
 _BORN_MS: Final = 1_700_000_000_000
 _CHECKED: Final = frozenset({Names.TOPIC, Names.TOPICS, Names.POPPED_TOPIC, Names.GROUP, Names.GROUPS})
@@ -139,11 +128,7 @@ class Stranger:
         given_up = 0
         for topic in (OWN[Names.TOPIC], retry_topic(OWN[Names.GROUP])):
             for offset in self._stored(topic):
-                back: dict[str, Value] = {
-                    "group": OWN[Names.GROUP],
-                    "offset": str(offset),
-                    "delayLevel": "-1",
-                }
+                back: dict[str, Value] = {"group": OWN[Names.GROUP], "offset": str(offset), "delayLevel": "-1"}
                 header = self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
                 given_up += header is not None and header.code == 0
         return given_up
@@ -178,13 +163,7 @@ def _values(rule: PropertyRule, world: World) -> tuple[str, ...]:
         "topic": tuple(existing for existing, _ in hidden_names(Names.TOPIC)),
         "group": ("hidden-group", "hidden-producers", "CID_RMQ_SYS_TRANS"),
         "client": (CLIENT,),
-        "message": (
-            UNIQUE_ID,
-            DELAYED_ID,
-            f"{TOPIC}+{DELAYED_ID}",
-            place,
-            handle,
-        ),
+        "message": (UNIQUE_ID, DELAYED_ID, f"{TOPIC}+{DELAYED_ID}", place, handle),
         "": ("1", "true", UNIQUE_ID),
     }[rule.refers_to]
 

@@ -24,9 +24,7 @@ def test_a_stranger_changes_and_learns_nothing_of_others(tmp_path: Path) -> None
 
 
 @pytest.mark.trio
-async def test_a_request_that_nothing_checks_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_that_nothing_checks_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_to_all = requests.Requirement("any user", lambda _: ())
     required = {**requests._REQUIREMENTS, RequestCode.GET_CONSUME_STATS: open_to_all}
     monkeypatch.setattr(requests, "_REQUIREMENTS", required)

@@ -42,10 +42,7 @@ _HOUR_MS: Final = 3_600_000
 def with_stranger(users: Users) -> Users:
     """Return the users, the owner of hidden things, and the stranger, each with all rights on its own."""
     for who, names in ((OWNER, "hidden-*"), (STRANGER, "own-*")):
-        rules = (
-            rule_of(f"topic:{names}", ["read", "write", "admin"]),
-            rule_of(f"group:{names}", ["read", "admin"]),
-        )
+        rules = (rule_of(f"topic:{names}", ["read", "write", "admin"]), rule_of(f"group:{names}", ["read", "admin"]))
         users = users.with_user(User(who.user, who.secret, rules=rules))
     return users
 
@@ -63,9 +60,7 @@ class World:
                 {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"},
             )
         for group in (GROUP, POPPERS, OWN[Names.GROUP]):
-            self._do(
-                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"%s"}' % group.encode()
-            )
+            self._do(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"%s"}' % group.encode())
         schedule = b'{"name":"hidden","when":"@yearly","topic":"%s"}' % TOPIC.encode()
         self._do(RequestCode.PUT_SCHEDULE, {}, schedule)
         self._send("confidential-1", UNIQ_KEY=UNIQUE_ID, KEYS="confidential-key")
@@ -77,12 +72,7 @@ class World:
             RequestCode.CONSUMER_SEND_MSG_BACK,
             {"group": GROUP, "offset": str(self.popped.record.physical_offset), "delayLevel": "-1"},
         )
-        place: dict[str, Value] = {
-            "consumerGroup": GROUP,
-            "topic": TOPIC,
-            "queueId": "0",
-            "commitOffset": "1",
-        }
+        place: dict[str, Value] = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
         self._do(RequestCode.UPDATE_CONSUMER_OFFSET, place)
         self.join()
 
@@ -132,9 +122,7 @@ class World:
             "forbidden": _of_others(groups["forbiddenTable"]),
             "offsets": {
                 place: offsets
-                for place, offsets in _of_others(
-                    self._read(RequestCode.GET_ALL_CONSUMER_OFFSET)["offsetTable"]
-                ).items()
+                for place, offsets in _of_others(self._read(RequestCode.GET_ALL_CONSUMER_OFFSET)["offsetTable"]).items()
                 if place.partition("@")[2] not in BROKERS_GROUPS
             },
             "locked": self.member.lock(TOPIC, 1),
@@ -184,10 +172,7 @@ class World:
 
     def _ends(self, topic: str) -> list[str]:
         queues = range(4 if topic == TOPIC else 1)
-        ends = (
-            self._do(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)})[0]
-            for queue in queues
-        )
+        ends = (self._do(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)})[0] for queue in queues)
         return [str(end["offset"]) for end in ends]
 
     def _send(self, body: str, **properties: str) -> dict[str, Value]:
@@ -196,9 +181,7 @@ class World:
         fields = in_letters(TOPIC, a=PRODUCERS, i=text, f=str(flag))
         return self._do(RequestCode.SEND_MESSAGE_V2, fields, body.encode())[0]
 
-    def _do(
-        self, code: int, ext: dict[str, Value] | None = None, body: bytes = b""
-    ) -> tuple[dict[str, Value], bytes]:
+    def _do(self, code: int, ext: dict[str, Value] | None = None, body: bytes = b"") -> tuple[dict[str, Value], bytes]:
         header, answer = self._admin.request(code, ext, body)
         assert header.code == 0, (code, header.code, header.remark)
         return header.ext, answer
@@ -238,8 +221,4 @@ _TOPICS: Final = (
 
 
 def _of_others(table: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in sorted(table.items())
-        if "own-" not in name and name not in BROKERS_GROUPS
-    }
+    return {name: value for name, value in sorted(table.items()) if "own-" not in name and name not in BROKERS_GROUPS}

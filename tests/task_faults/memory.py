@@ -69,9 +69,7 @@ def measure(place: Path, name: str, tasks: int) -> None:
 
 def main() -> None:
     """Parse the arguments, measure each broker."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=100_000, help="tasks to send (100,000)")
     parser.add_argument("--broker", choices=[*BROKERS], action="append", help="default: each")
     arguments = parser.parse_args()

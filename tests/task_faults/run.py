@@ -29,9 +29,7 @@ _PLANTED_SPREAD_S = 8.0
 
 def main() -> int:
     """Parse the arguments, run, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000, help="tasks to send (1,000,000)")
     parser.add_argument("--minutes", type=float, default=60.0, help="of kills (60)")
     parser.add_argument("--rounds", type=int, help="kills; one in 20 s if not given")
@@ -51,13 +49,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="reput-task-faults-") as place:
         spread_s = arguments.minutes * 30.0
         verdict, killed = run(
-            Path(place),
-            arguments.broker,
-            arguments.messages,
-            spread_s,
-            kills,
-            rng,
-            kills_s=arguments.minutes * 60.0,
+            Path(place), arguments.broker, arguments.messages, spread_s, kills, rng, kills_s=arguments.minutes * 60.0
         )
     print(f"{arguments.broker}: {counted(verdict, killed)}")
     for line in verdict.wrong:

@@ -171,13 +171,7 @@ class Scene:
     """A run. `tasks` are sent within the first part of it, and are due within `spread_s` of their sending."""
 
     def __init__(
-        self,
-        directory: Path,
-        broker: Broker,
-        tasks: int,
-        spread_s: float,
-        invisible_s: float,
-        bug: str | None,
+        self, directory: Path, broker: Broker, tasks: int, spread_s: float, invisible_s: float, bug: str | None
     ) -> None:
         self._marks = directory / "marks"
         self._marks.mkdir()
@@ -193,9 +187,7 @@ class Scene:
             "PYTHONPATH": str(Path(__file__).parents[1]),
             **({} if bug is None else {"TASKS_BUG": bug}),
         }
-        self.workers = [
-            Worker(directory / f"worker-{number}.log", self._environ) for number in range(_WORKERS)
-        ]
+        self.workers = [Worker(directory / f"worker-{number}.log", self._environ) for number in range(_WORKERS)]
         self._sender_log = directory / "senders.log"
         self.kills: list[Kill] = []
 
@@ -259,9 +251,7 @@ class Scene:
         time.sleep(max(0.0, max(Marks.read(self._marks).due.values(), default=0.0) - time.time()))
         size, since, are_all = 0, time.monotonic(), False
         # What is missing when nothing has run for so long is lost, and what has run comes again no more.
-        while time.monotonic() - since < (
-            self._invisible_s + 5.0 if are_all else 4 * self._invisible_s + 20.0
-        ):
+        while time.monotonic() - since < (self._invisible_s + 5.0 if are_all else 4 * self._invisible_s + 20.0):
             time.sleep(0.5)
             now = sum(path.stat().st_size for path in self._marks.iterdir())
             if now != size:

@@ -31,9 +31,7 @@ _STUCK_S = 600
 
 def main() -> int:
     """Parse the arguments, run, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=100_000, help="to send (100,000)")
     parser.add_argument("--seed", type=int, help="of what is killed and when")
     add_bug_option(parser)
@@ -82,9 +80,7 @@ def _simulate(platform: Platform, seed: int, messages: int, bug: str | None, pla
         await world.run(nursery, messages)
         verdict = judge(world.marks, world.kills)
         print(counted(verdict, world.kills))
-        print(
-            f"{platform.clock.current_time():.0f} virtual seconds, {real_process_time():.0f} s of processor time"
-        )
+        print(f"{platform.clock.current_time():.0f} virtual seconds, {real_process_time():.0f} s of processor time")
         for line in verdict.wrong:
             print(f"  {line}")
         sys.stdout.flush()

@@ -66,26 +66,9 @@ for each in (
 """
 _CELERY_PLUGINS = ("-p", "reput_scheme", "-p", "celery.contrib.pytest")
 _CELERY = "import reput_client.tasks.celery\n"
-_ALONE = [
-    "-p",
-    "no:reput",
-    "-p",
-    "no:trio",
-    "-p",
-    "no:cacheprovider",
-    "-W",
-    "ignore",
-    "--import-mode=prepend",
-]
+_ALONE = ["-p", "no:reput", "-p", "no:trio", "-p", "no:cacheprovider", "-W", "ignore", "--import-mode=prepend"]
 _PLUGINS = ("pytest-rerunfailures", "pytest-timeout", "pytest-subtests", "redis", "attrs")
-_CELERYS = (
-    "test_tasks",
-    "test_canvas",
-    "test_inspect",
-    "test_group_chains",
-    "test_worker",
-    "test_serialization",
-)
+_CELERYS = ("test_tasks", "test_canvas", "test_inspect", "test_group_chains", "test_worker", "test_serialization")
 
 
 def main() -> int:
@@ -110,16 +93,7 @@ def main() -> int:
             else:
                 (directory / "reput_scheme.py").write_text(_CELERY)
                 plugins = Path(place) / "plugins"
-                install = [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "install",
-                    "-q",
-                    "--no-deps",
-                    "--target",
-                    str(plugins),
-                ]
+                install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(plugins)]
                 subprocess.run([*install, *_PLUGINS], check=True)
                 files = [f"t/integration/{name}.py" for name in _CELERYS]
                 with _redis() as redis:
@@ -158,18 +132,7 @@ def _redis() -> Iterator[str]:
 def _source(package: str, place: Path) -> Path:
     """Download and unpack the source of the installed version."""
     wanted = f"{package}=={version(package)}"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        "-d",
-        str(place),
-    ]
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(place)]
     subprocess.run([*pip, wanted], check=True)
     (archive,) = place.glob(f"{package}-*.tar.gz")
     with tarfile.open(archive) as file:
@@ -194,9 +157,7 @@ def _print(what: str, report: Path) -> bool:
         result = "passed" if found is None else found.tag
         counts.setdefault(place, Counter())[result] += 1
         if found is not None:
-            notes.append(
-                f"  {result}: {place}::{case.get('name')}: {str(found.get('message')).splitlines()[0][:160]}"
-            )
+            notes.append(f"  {result}: {place}::{case.get('name')}: {str(found.get('message')).splitlines()[0][:160]}")
     print(f"\n{what} {version(what)}: tests of its own on Reput")
     for place, results in counts.items():
         print(f"  {place}: {', '.join(f'{number} {result}' for result, number in sorted(results.items()))}")

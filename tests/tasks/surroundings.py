@@ -16,10 +16,7 @@ from typing import Any, Final
 from support.broker_process import free_port
 from support.waiting import wait_until
 
-_PACKAGES: Final = (
-    *("gevent", "greenlet", "zope.event", "zope.interface"),
-    *("flower", "tornado", "humanize", "pytz"),
-)
+_PACKAGES: Final = (*("gevent", "greenlet", "zope.event", "zope.interface"), *("flower", "tornado", "humanize", "pytz"))
 _SENDER: Final = """
 import sys
 from celery_app import app, mark
@@ -50,19 +47,14 @@ def report(url: str, place: Path) -> bool:
 
 
 def _with_gevent(environ: dict[str, str], place: Path) -> tuple[str, bool]:
-    with _running(
-        ["worker", "-P", "gevent", "-c", "20", "-l", "INFO"], environ, place / "gevent.log"
-    ) as worker:
+    with _running(["worker", "-P", "gevent", "-c", "20", "-l", "INFO"], environ, place / "gevent.log") as worker:
         wait_until(lambda: " ready." in (place / "gevent.log").read_text(), within_s=60.0)
         began_at = time.monotonic()
         subprocess.run([sys.executable, "-c", _SENDER, "2"], env=environ, check=True)
         took_s = time.monotonic() - began_at
         worker.terminate()
         ended = worker.wait(30)
-    return (
-        f"pool gevent: 20 tasks of 2 s together in {took_s:.1f} s, exit code {ended}",
-        took_s < 20 and not ended,
-    )
+    return (f"pool gevent: 20 tasks of 2 s together in {took_s:.1f} s, exit code {ended}", took_s < 20 and not ended)
 
 
 def _with_flower(environ: dict[str, str], place: Path) -> Iterator[tuple[str, bool]]:
@@ -70,9 +62,7 @@ def _with_flower(environ: dict[str, str], place: Path) -> Iterator[tuple[str, bo
     with ExitStack() as stack:
         flower = ["flower", f"--port={port}", "--address=127.0.0.1"]
         stack.enter_context(_running(flower, environ, place / "flower.log"))
-        worker = stack.enter_context(
-            _running(["worker", "-c", "2", "-n", "w@here"], environ, place / "worker.log")
-        )
+        worker = stack.enter_context(_running(["worker", "-c", "2", "-n", "w@here"], environ, place / "worker.log"))
 
         def ask(path: str, data: bytes | None = None) -> Any:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/{path}", data, timeout=20.0) as answer:

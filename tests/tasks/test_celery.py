@@ -38,19 +38,7 @@ class Worker:
         marks.touch()
         environ = {**os.environ, "REPUT_URL": url, "MARKS": str(marks), "PYTHONPATH": str(_HERE)}
         self.log = marks.with_suffix(f".{time.monotonic_ns()}.log")
-        arguments = [
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "celery_app",
-            "worker",
-            "-l",
-            "INFO",
-            "-Q",
-            queue,
-            *options,
-        ]
+        arguments = [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "-l", "INFO", "-Q", queue, *options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 arguments, env=environ, stdout=log, stderr=log, cwd=marks.parent, start_new_session=True
@@ -157,9 +145,7 @@ def test_a_worker_that_ends_leaves_its_tasks_to_another(
     assert sorted(other.lines()) == sorted(f"{what} {n}" for n in range(6) for what in ("begin", "end"))
 
 
-def test_tasks_with_an_eta_wait_in_the_broker(
-    workers: Callable[..., Worker], program: Any, name: str
-) -> None:
+def test_tasks_with_an_eta_wait_in_the_broker(workers: Callable[..., Worker], program: Any, name: str) -> None:
     worker = workers("-c", "1")
     sent_at = time.monotonic()
     program.mark.apply_async(("later",), countdown=3.0, queue=name)

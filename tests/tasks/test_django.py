@@ -26,12 +26,7 @@ from reput_client.blocking import Admin, Message, PopConsumer, Producer
 from reput_client.tasks.django import ReputBackend
 from reput_client.tasks.django import backend as backend_module
 from reput_client.tasks.django.backend import HOP, WAITED_UNTIL
-from reput_client.tasks.django.interface import (
-    TaskResult,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    task_backends,
-)
+from reput_client.tasks.django.interface import TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
 from reput_client.tasks.django.management.commands import reput_worker as worker_module
 from reput_client.tasks.django.management.commands.reput_worker import Worker
 from reput_client.tasks.django.stored_task import UnknownTask, decode, due, encode
@@ -177,9 +172,9 @@ def test_higher_priorities_come_first(backend: ReputBackend) -> None:
 def test_priorities_of_the_broker() -> None:
     levels = [backend_module.priority_of(each) for each in range(-100, 101)]
     assert levels == sorted(levels)
-    assert [
-        backend_module.priority_of(each) for each in (-100, -80, -20, -19, 0, 1, 20, 21, 80, 81, 100)
-    ] == [*(0, 0, 3, 4, 4, 5, 5, 6, 8, 9, 9)]
+    assert [backend_module.priority_of(each) for each in (-100, -80, -20, -19, 0, 1, 20, 21, 80, 81, 100)] == [
+        *(0, 0, 3, 4, 4, 5, 5, 6, 8, 9, 9)
+    ]
 
 
 def test_a_time_beyond_what_a_message_may_wait(address: str, name: str) -> None:

@@ -25,9 +25,7 @@ from reput_protocol.record.message import Message
 Connect = Callable[..., Connection]
 
 
-def send(
-    connection: Connection, queue: Queue, *bodies: Any, routing_key: str | None = None, **options: Any
-) -> None:
+def send(connection: Connection, queue: Queue, *bodies: Any, routing_key: str | None = None, **options: Any) -> None:
     """Publish to a queue's exchange, after its declaration."""
     producer = Producer(connection.channel())
     for body in bodies:
@@ -203,10 +201,7 @@ def test_an_expired_message_is_not_delivered(connect: Connect, name: str) -> Non
 
 def test_each_shared_queue_of_an_exchange_gets_what_fits_it_once(connect: Connect, name: str) -> None:
     exchange = Exchange(name, "topic")
-    all_logs, errors = (
-        Queue(f"{name}-all", exchange, "log.#"),
-        Queue(f"{name}-errors", exchange, "log.*.error"),
-    )
+    all_logs, errors = (Queue(f"{name}-all", exchange, "log.#"), Queue(f"{name}-errors", exchange, "log.*.error"))
     for queue in (all_logs, errors):
         queue(connect().channel()).declare()
     sender = connect()
@@ -322,9 +317,7 @@ def test_a_binding_that_has_failed_can_be_repeated(
             queue.queue_bind()
     queue.queue_bind()
     Producer(connect().channel()).publish("after", exchange=name, routing_key="")
-    assert bodies_of(receive(connection, Queue(queue.name, exchange, auto_delete=auto_delete), 1)) == [
-        "after"
-    ]
+    assert bodies_of(receive(connection, Queue(queue.name, exchange, auto_delete=auto_delete), 1)) == ["after"]
 
 
 def test_a_producer_that_could_not_connect_is_made_again(
@@ -340,9 +333,7 @@ def test_a_producer_that_could_not_connect_is_made_again(
     assert bodies_of(receive(connection, queue, 1)) == ["sent"]
 
 
-def test_events_wait_for_no_disk_and_tasks_do(
-    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_wait_for_no_disk_and_tasks_do(connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = connect()
     asked: list[Any] = []
     queue = queue_of(name)
@@ -470,9 +461,7 @@ def test_a_url_that_is_away_gives_way_to_the_next(connect: Connect, name: str, a
 
 
 def test_urls_and_settings_become_options_of_the_client() -> None:
-    options = client_options(
-        ["reput://ann:s%40cret@one:1//", "reput://two//"], {"ca_certs": "ca.pem", "cert_reqs": 2}
-    )
+    options = client_options(["reput://ann:s%40cret@one:1//", "reput://two//"], {"ca_certs": "ca.pem", "cert_reqs": 2})
     assert options == {
         "address": ["one:1", "two:10911"],
         "tls": TLS(ca="ca.pem"),
@@ -494,9 +483,7 @@ def test_urls_and_settings_become_options_of_the_client() -> None:
         ("a+b", ["a+b"], ["aab"]),
     ],
 )
-def test_patterns_of_topic_exchanges_are_those_of_amqp(
-    routing_key: str, fitting: list[str], others: list[str]
-) -> None:
+def test_patterns_of_topic_exchanges_are_those_of_amqp(routing_key: str, fitting: list[str], others: list[str]) -> None:
     binding = Binding("x", "topic", routing_key)
     assert [key for key in fitting + others if binding.fits(key)] == fitting
 

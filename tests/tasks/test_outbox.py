@@ -138,10 +138,7 @@ def test_rows_that_were_sent_and_not_deleted_are_stored_once(
             for options in ({"delay_s": 3600.0}, {"delay_level": 18}):
                 connection.execute(outbox.insert(Message("orders", b"delayed", **options)))
         for _ in range(2):
-            with (
-                closing(Relay(Cut(outbox.at(engine)), broker.address)) as relay,
-                pytest.raises(ConnectionError),
-            ):
+            with closing(Relay(Cut(outbox.at(engine)), broker.address)) as relay, pytest.raises(ConnectionError):
                 relay.send_all()
         # Now the rows share a page with one that was not sent.
         with engine.begin() as connection:
@@ -156,9 +153,7 @@ def test_rows_that_were_sent_and_not_deleted_are_stored_once(
     assert left(engine, outbox) == 0
 
 
-def test_a_page_has_so_many_rows_and_bytes(
-    engine: Engine, outbox: SqlAlchemyOutbox, with_outbox: Any
-) -> None:
+def test_a_page_has_so_many_rows_and_bytes(engine: Engine, outbox: SqlAlchemyOutbox, with_outbox: Any) -> None:
     sizes = [1 << 20, 3 << 20, 1, 5 << 20, *([1] * 5)]
     with engine.begin() as connection:
         for size in sizes:
@@ -201,11 +196,7 @@ def test_a_row_that_is_refused_stays_and_does_not_delay_others(
 
 
 def test_errors_that_are_not_because_of_a_row_do_not_refuse_it() -> None:
-    final = {
-        code
-        for code in ErrorCode
-        if relay_module._is_final(error_from_response(0, f"{code.name}: reason", {}))
-    }
+    final = {code for code in ErrorCode if relay_module._is_final(error_from_response(0, f"{code.name}: reason", {}))}
     assert {each.name for each in final} == {
         *("TOO_LARGE", "MALFORMED", "DUPLICATE", "INVALID_ARGUMENT", "NO_TOPIC", "NO_PERMISSION")
     }
@@ -279,11 +270,7 @@ def test_one_relay_of_sqlite_sends_and_another_takes_over(
         {"priority": 5, "ttl_s": 60.0},
         {"delay_s": 60.0, "ttl_s": 60.0},
         {"delay_level": 3, "expires_at": datetime(2100, 1, 1, tzinfo=UTC)},
-        {
-            "deliver_at": datetime(2099, 1, 1, tzinfo=UTC),
-            "ttl_s": 5.0,
-            "expires_at": datetime(2100, 1, 1, tzinfo=UTC),
-        },
+        {"deliver_at": datetime(2099, 1, 1, tzinfo=UTC), "ttl_s": 5.0, "expires_at": datetime(2100, 1, 1, tzinfo=UTC)},
         {"ttl_s": 60.0, "expires_at": datetime(2100, 1, 1, tzinfo=UTC)},
         {"ttl_s": 60.0},
         {"expires_at": datetime(2100, 1, 1, tzinfo=UTC), "properties": {"shop": "7"}, "flag": 3},

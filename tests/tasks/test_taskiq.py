@@ -142,9 +142,7 @@ def test_higher_priorities_come_first(address: str, name: str) -> None:
     run(scenario)
 
 
-def test_what_a_worker_has_not_acknowledged_goes_to_another_without_an_attempt(
-    address: str, name: str
-) -> None:
+def test_what_a_worker_has_not_acknowledged_goes_to_another_without_an_attempt(address: str, name: str) -> None:
     async def scenario() -> None:
         for _ in range(20):
             broker = broker_of(address, name)
@@ -163,9 +161,7 @@ def test_what_a_worker_has_not_acknowledged_goes_to_another_without_an_attempt(
 
     run(scenario)
     with Admin(address) as admin:
-        assert not [
-            topic for topic in admin.list_topics() if topic.startswith(f"%DLQ%{name.replace('.', '-')}")
-        ]
+        assert not [topic for topic in admin.list_topics() if topic.startswith(f"%DLQ%{name.replace('.', '-')}")]
 
 
 def test_a_worker_that_ends_finishes_its_tasks_and_no_other_does_them(address: str, name: str) -> None:

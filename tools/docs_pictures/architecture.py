@@ -24,15 +24,7 @@ def parts() -> str:
         d.box(300, y, 422, 56, name, text, kind="main" if name == "store" else "box")
     for y, _, _ in rows[1:]:
         d.arrow((511, y - 24), (511, y - 2))
-    d.box(
-        190,
-        566,
-        380,
-        66,
-        "protocol/reput_protocol",
-        "bytes and values: frames, headers, records",
-        kind="main",
-    )
+    d.box(190, 566, 380, 66, "protocol/reput_protocol", "bytes and values: frames, headers, records", kind="main")
     d.arrow((511, 508), (511, 564))
     d.arrow((170, 342), (170, 388), (232, 388), (232, 564))
     d.arrow((103, 182), (103, 268))

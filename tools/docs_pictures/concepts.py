@@ -54,9 +54,7 @@ def commits() -> str:
 
 def acks() -> str:
     """How far a message has come when each level is acknowledged."""
-    d = Drawing(
-        760, 252, "The three ack levels: in the page cache, on the disk, on the disks of several brokers"
-    )
+    d = Drawing(760, 252, "The three ack levels: in the page cache, on the disk, on the disks of several brokers")
     d.box(8, 64, 104, 56, "producer", "send")
     d.frame(166, 16, 336, 168, "broker, on its machine")
     d.box(184, 64, 130, 56, "page cache", "memory")
@@ -100,9 +98,7 @@ def exchange() -> str:
 
 def retries() -> str:
     """The way of a message that a handler cannot handle."""
-    d = Drawing(
-        760, 268, "A message that fails is redelivered by a retry topic, and in the end is a dead letter"
-    )
+    d = Drawing(760, 268, "A message that fails is redelivered by a retry topic, and in the end is a dead letter")
     d.box(8, 30, 130, 56, "topic orders")
     d.box(238, 30, 176, 56, "handler", "of the group billing", kind="main")
     d.box(562, 30, 188, 56, "committed")

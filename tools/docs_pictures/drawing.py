@@ -60,15 +60,11 @@ class Drawing:
 
     def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "middle") -> None:
         """Write a line of text with its base line at `y`."""
-        self._parts.append(
-            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escape(text)}</text>'
-        )
+        self._parts.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escape(text)}</text>')
 
     def box(self, x: float, y: float, width: float, height: float, *lines: str, kind: str = "box") -> None:
         """Draw a box with lines in its middle; the first is strong."""
-        self._parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="7" class="{kind}"/>'
-        )
+        self._parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="7" class="{kind}"/>')
         top = y + height / 2 - (len(lines) - 1) * _LINE / 2 + 5
         for number, line in enumerate(lines):
             self.text(x + width / 2, top + number * _LINE, line, "soft" if number else "strong")
@@ -78,15 +74,11 @@ class Drawing:
         self.box(x, y, width, height, kind="frame")
         self.text(x + 12, y + 20, label, "strong", "start")
 
-    def cells(
-        self, x: float, y: float, labels: Sequence[object], kinds: Sequence[str], size: int = 34
-    ) -> None:
+    def cells(self, x: float, y: float, labels: Sequence[object], kinds: Sequence[str], size: int = 34) -> None:
         """Draw a row of squares, such as the messages of a queue."""
         for number, (label, kind) in enumerate(zip(labels, kinds, strict=True)):
             left = x + number * size
-            self._parts.append(
-                f'<rect x="{left:g}" y="{y:g}" width="{size}" height="{size}" class="{kind}"/>'
-            )
+            self._parts.append(f'<rect x="{left:g}" y="{y:g}" width="{size}" height="{size}" class="{kind}"/>')
             self.text(left + size / 2, y + size / 2 + 5, str(label), "mono")
 
     def arrow(self, *points: tuple[float, float], dashed: bool = False, rounded: bool = False) -> None:
@@ -107,9 +99,7 @@ class Drawing:
     def label(self, x: float, y: float, text: str) -> None:
         """Write a text over lines that it crosses."""
         width = len(text) * 6.6 + 8
-        self._parts.append(
-            f'<rect x="{x - width / 2:g}" y="{y - 12:g}" width="{width:g}" height="16" class="ground"/>'
-        )
+        self._parts.append(f'<rect x="{x - width / 2:g}" y="{y - 12:g}" width="{width:g}" height="16" class="ground"/>')
         self.text(x, y, text, "soft")
 
 

@@ -23,14 +23,7 @@ in [errors](errors.md).
 """
 
 GROUPS = {
-    "Sending": (
-        "Message",
-        "Producer",
-        "SendReceipt",
-        "Posted",
-        "TransactionProducer",
-        "TransactionReceipt",
-    ),
+    "Sending": ("Message", "Producer", "SendReceipt", "Posted", "TransactionProducer", "TransactionReceipt"),
     "Consuming": (
         "Consumer",
         "ReceivedMessage",
@@ -65,9 +58,7 @@ def _sections(groups: dict[str, tuple[str, ...]]) -> Iterator[str]:
         # Under their modules: a reader of source does not follow names that only type checkers import.
         full_names = [f"{_MODULES.get(name, 'reput_client')}.{name}" for name in names]
         yield "\n| Name | |\n|---|---|\n"
-        yield from (
-            f"| `{name}` | {_summary(full)} |\n" for name, full in zip(names, full_names, strict=True)
-        )
+        yield from (f"| `{name}` | {_summary(full)} |\n" for name, full in zip(names, full_names, strict=True))
         yield from (f"\n<!-- ::: {full} -->\n" for full in full_names)
 
 

@@ -59,9 +59,7 @@ def _name_server() -> Iterator[str]:
     fields = option_fields(BrokerConfig)
     yield "\n## Name server\n\n`reput namesrv -c FILE` has these options of the above, with its own defaults.\n\n"
     yield "| Option | Default |\n|---|---|\n"
-    yield from (
-        f"| [{key}](#{key}) | `{json.dumps(value)}` |\n" for key, value in shipped.items() if key in fields
-    )
+    yield from (f"| [{key}](#{key}) | `{json.dumps(value)}` |\n" for key, value in shipped.items() if key in fields)
 
 
 def _options(model: type[BaseModel]) -> Iterator[str]:

@@ -82,9 +82,7 @@ def page() -> str:
 
 def _line(row: RequestType, what: str) -> str:
     slave = "" if row.kind is Kind.ANY else cell(row.kind.value)
-    return (
-        f"| {row.code} | `{row.code.name}` | {row.sender} | {cell(what)} | {slave} | {_right(row.code)} |\n"
-    )
+    return f"| {row.code} | `{row.code.name}` | {row.sender} | {cell(what)} | {slave} | {_right(row.code)} |\n"
 
 
 def _right(code: int) -> str:

@@ -51,9 +51,7 @@ class AioKafka(Driver):
         """send, which gathers; a chunk's futures are awaited together."""
         futures: list[asyncio.Future[object]] = []
         while chunk := bodies.chunk(_CHUNK):
-            futures += [
-                await self._producer.send(self.topic, body, tag.encode(), partition=0) for body, tag in chunk
-            ]
+            futures += [await self._producer.send(self.topic, body, tag.encode(), partition=0) for body, tag in chunk]
             if len(futures) > 10 * _CHUNK:
                 await asyncio.gather(*futures)
                 futures.clear()
@@ -91,9 +89,7 @@ class AioKafka(Driver):
 
     async def _read(self, tally: Tally, ready: Callable[[], None]) -> None:
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.server,
-            enable_auto_commit=False,
-            max_partition_fetch_bytes=4 << 20,
+            bootstrap_servers=self.server, enable_auto_commit=False, max_partition_fetch_bytes=4 << 20
         )
         await consumer.start()
         partition = TopicPartition(self.topic, 0)

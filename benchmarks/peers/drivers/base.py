@@ -73,9 +73,7 @@ class WrongRun(Exception):
     """A run does not count; the text has the reason."""
 
 
-async def by_tasks(
-    bodies: Bodies, in_flight: int, send: Callable[[bytes, str], Awaitable[object]]
-) -> list[int]:
+async def by_tasks(bodies: Bodies, in_flight: int, send: Callable[[bytes, str], Awaitable[object]]) -> list[int]:
     """Send with `in_flight` tasks that wait for their acknowledgements; return the latencies in microseconds."""
     latencies: list[int] = []
 
@@ -89,9 +87,7 @@ async def by_tasks(
     return latencies
 
 
-async def at_pace(
-    bodies: Bodies, rate: int, send: Callable[[list[tuple[bytes, str]]], Awaitable[None] | None]
-) -> None:
+async def at_pace(bodies: Bodies, rate: int, send: Callable[[list[tuple[bytes, str]]], Awaitable[None] | None]) -> None:
     """Send messages when they are due, checking each millisecond; `send` must not wait for acknowledgements."""
     started_ns = time.time_ns()
     while not bodies.all_due(rate):

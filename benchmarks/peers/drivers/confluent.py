@@ -51,11 +51,7 @@ class ConfluentKafka(Driver):
         waits = self.job.kind == "windowed"
         self._failed: list[KafkaError] = []
         self._producer = Producer(
-            {
-                "bootstrap.servers": self.server,
-                "acks": "all",
-                **(_AT_ONCE if waits else _BATCHING),
-            }
+            {"bootstrap.servers": self.server, "acks": "all", **(_AT_ONCE if waits else _BATCHING)}
             | ({} if waits else {"on_delivery": self._on_failure})
         )
         self._producer.list_topics(self.topic, 30)

@@ -19,17 +19,13 @@ class NatsPy(Driver):
     """A stream with the subjects `TOPIC.TAG`, kept in files."""
 
     async def _connect(self) -> None:
-        self._nats = await nats.connect(
-            f"nats://{self.server}", pending_size=64 << 20, flusher_queue_size=4_096
-        )
+        self._nats = await nats.connect(f"nats://{self.server}", pending_size=64 << 20, flusher_queue_size=4_096)
         self._stream = self._nats.jetstream(timeout=30)
 
     async def create(self) -> None:
         """Create the stream."""
         await self._connect()
-        await self._stream.add_stream(
-            StreamConfig(self.topic, subjects=[f"{self.topic}.>"], storage=StorageType.FILE)
-        )
+        await self._stream.add_stream(StreamConfig(self.topic, subjects=[f"{self.topic}.>"], storage=StorageType.FILE))
         await self._nats.close()
 
     async def drop(self) -> None:

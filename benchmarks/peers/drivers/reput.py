@@ -99,12 +99,7 @@ class Reput(Driver):
             heard_at = time.perf_counter()
             while not tally.is_complete and time.perf_counter() - heard_at < QUIET_S:
                 answer = consumer.pull(
-                    self.topic,
-                    queue_id=0,
-                    offset=offset,
-                    max_messages=_PULL,
-                    wait_s=wait_s,
-                    read_ahead=not wait_s,
+                    self.topic, queue_id=0, offset=offset, max_messages=_PULL, wait_s=wait_s, read_ahead=not wait_s
                 )
                 for message in answer.messages:
                     tally.add(bytes(message.body), message.tag or "")

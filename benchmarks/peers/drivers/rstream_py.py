@@ -87,9 +87,7 @@ class Rstream(Driver):
         while chunk := bodies.chunk(_CHUNK):
             for message in chunk:
                 self._waiting += 1
-                await self._producer.send(
-                    self.topic, self._message(*message), on_publish_confirm=self._confirmed
-                )
+                await self._producer.send(self.topic, self._message(*message), on_publish_confirm=self._confirmed)
             await self._until(_MAX_WAITING)
         await self._until(0)
 

@@ -68,10 +68,7 @@ def _children(pid: int) -> list[int]:
 
 @contextmanager
 def running(
-    arguments: Sequence[str | Path],
-    directory: Path,
-    port: int,
-    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str | Path], directory: Path, port: int, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
     """Run a program until the block ends; it is ready when its port accepts connections. Its output is `server.log`.
 

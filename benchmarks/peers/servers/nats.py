@@ -30,9 +30,7 @@ def start(directory: Path, durability: Durability) -> Iterator[Server]:
     port = free_port()
     sync = "" if durability == "page_cache" else "sync_interval: always"
     config = directory / "nats.conf"
-    config.write_text(
-        f"listen: 127.0.0.1:{port}\nmax_payload: 8MB\njetstream {{ store_dir: {directory}\n{sync} }}\n"
-    )
+    config.write_text(f"listen: 127.0.0.1:{port}\nmax_payload: 8MB\njetstream {{ store_dir: {directory}\n{sync} }}\n")
     with running([_program(), "-c", config], directory, port) as server:
         yield server
 

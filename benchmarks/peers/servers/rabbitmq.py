@@ -69,9 +69,7 @@ def _started(directory: Path, amqp_port: int, port: int, ready: int) -> Iterator
         "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
     }
-    epmd = subprocess.Popen(
-        [erlang / "bin/epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env=environment
-    )
+    epmd = subprocess.Popen([erlang / "bin/epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env=environment)
     try:
         with running([_home() / "sbin/rabbitmq-server"], directory, ready, environment) as server:
             yield server

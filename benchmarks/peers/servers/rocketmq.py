@@ -45,9 +45,7 @@ def version() -> str:
 
 
 @contextmanager
-def start(
-    directory: Path, durability: Durability, security: Security | None = None
-) -> Iterator[tuple[Server, Server]]:
+def start(directory: Path, durability: Durability, security: Security | None = None) -> Iterator[tuple[Server, Server]]:
     """Run NamesrvStartup and BrokerStartup, with a slave if replicated; yields name server and (master) broker.
 
     Raises:
@@ -111,9 +109,7 @@ def _access(security: Security | None) -> dict[str, object]:
     for part in ("authentication", "authorization"):
         settings[f"{part}Enabled"] = "true"
         settings[f"{part}Provider"] = f"{package}.{part}.provider.Default{part.capitalize()}Provider"
-        settings[f"{part}MetadataProvider"] = (
-            f"{package}.{part}.provider.Local{part.capitalize()}MetadataProvider"
-        )
+        settings[f"{part}MetadataProvider"] = f"{package}.{part}.provider.Local{part.capitalize()}MetadataProvider"
     return settings
 
 

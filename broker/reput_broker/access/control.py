@@ -93,12 +93,7 @@ class AccessControl:
     """
 
     def __init__(
-        self,
-        file: UserFile,
-        users: Users,
-        seen: FileState,
-        options: AccessConfig,
-        counters: Counters,
+        self, file: UserFile, users: Users, seen: FileState, options: AccessConfig, counters: Counters
     ) -> None:
         self._file = file
         self.configured = (
@@ -134,9 +129,7 @@ class AccessControl:
 
     def _warn_of_short_secrets(self) -> None:
         """Log the users whose secrets are shorter than a new one may be, when they change."""
-        short = sorted(
-            name for name, account in self._accounts.items() if len(account.secret) < SECRET_LENGTH_MIN
-        )
+        short = sorted(name for name, account in self._accounts.items() if len(account.secret) < SECRET_LENGTH_MIN)
         if short and short != self._short:
             log.warning(
                 "short_secrets",
@@ -191,9 +184,7 @@ class AccessControl:
                     continue
             except UserFileRefused as error:
                 log.error(
-                    "users_not_read",
-                    detail=str(error),
-                    hint="the users are as before; correct the file, or restore it",
+                    "users_not_read", detail=str(error), hint="the users are as before; correct the file, or restore it"
                 )
                 continue
             log.info("users_read", path=str(self._file.path), users=len(self._accounts))
@@ -359,8 +350,7 @@ class AccessControl:
             if decisive.right is Right.DESCRIBE:
                 how += "; a grant of read, write or admin, whichever is needed, includes it"
         return Refusal(
-            ErrorCode.NO_PERMISSION,
-            f"user {user.name!r} lacks the right {need}; an administrator can grant it{how}",
+            ErrorCode.NO_PERMISSION, f"user {user.name!r} lacks the right {need}; an administrator can grant it{how}"
         )
 
 
@@ -463,9 +453,7 @@ class NoUsers(ReputError):
 
 def user_file_of(config: BrokerConfig) -> UserFile:
     """Return the file with the users: that of `access.file`, or the one in the data directory. Reads nothing."""
-    return UserFile(
-        Path(config.access.file) if config.access.file else config.data_dir / "access" / "users.json"
-    )
+    return UserFile(Path(config.access.file) if config.access.file else config.data_dir / "access" / "users.json")
 
 
 def check_users(config: BrokerConfig) -> None:
@@ -513,6 +501,4 @@ def _generate(file: UserFile, name: str) -> None:
     file.change(lambda users: users.with_user(User(name, secret, is_admin=True)))
     path.unlink(missing_ok=True)
     write_private(path, secret.encode() + b"\n")
-    log.info(
-        "administrator_made", user=name, secret_file=str(path), hint="only the owner of the file can read it"
-    )
+    log.info("administrator_made", user=name, secret_file=str(path), hint="only the owner of the file can read it")

@@ -15,14 +15,7 @@ from secrets import token_hex
 from typing import Final, NamedTuple
 
 from reput_protocol.commands.users import GROUP_MARK
-from reput_protocol.names import (
-    BENCHMARK_TOPIC,
-    DEFAULT_TOPIC,
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    SYSTEM_TOPICS,
-    TRACE_TOPIC,
-)
+from reput_protocol.names import BENCHMARK_TOPIC, DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, TRACE_TOPIC
 from reput_protocol.rights import ANY, Kind, Right, Rule, source_of
 from reput_protocol.wire.signature import check_new_secret, check_secret, check_user_name
 
@@ -59,13 +52,9 @@ class Need(NamedTuple):
         if kind is not Kind.TOPIC:
             return self
         if name.startswith(RETRY_PREFIX):
-            return Need(
-                Right.READ if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(RETRY_PREFIX)
-            )
+            return Need(Right.READ if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(RETRY_PREFIX))
         if name.startswith(DLQ_PREFIX):
-            return Need(
-                Right.ADMIN if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(DLQ_PREFIX)
-            )
+            return Need(Right.ADMIN if right is Right.WRITE else right, Kind.GROUP, name.removeprefix(DLQ_PREFIX))
         is_system = name in SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
         if not is_system or name in _ORDINARY_SYSTEM_TOPICS:
             return self
@@ -272,9 +261,7 @@ def rules_of(users: Users, subject: str) -> tuple[Rule, ...]:
     return known_user(users, subject).rules
 
 
-def with_changed_rules(
-    users: Users, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]
-) -> Users:
+def with_changed_rules(users: Users, subject: str, change: Callable[[tuple[Rule, ...]], Iterable[Rule]]) -> Users:
     """Set the rules of a user or group to what `change` makes of them. A group exists while it has rules."""
     rules = tuple(change(rules_of(users, subject)))
     if not subject.startswith(GROUP_MARK):

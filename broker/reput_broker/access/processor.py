@@ -126,9 +126,7 @@ class UsersProcessor(Processor):
         for name, rules in _subjects(await self._users(request)):
             acl = commands.AclInfo.of(name, rules)
             (policy,) = acl.policies
-            policy.entries = [
-                each for each in policy.entries if (header.resource_filter or "") in each.resource
-            ]
+            policy.entries = [each for each in policy.entries if (header.resource_filter or "") in each.resource]
             if policy.entries and (header.subject_filter or "") in (acl.subject or ""):
                 found.append(acl.to_members())
         return Response(0, body=msgspec.json.encode(found))
@@ -174,9 +172,7 @@ def _invalid(text: str) -> Refusal:
 def _check_admin(request: Request) -> None:
     user = request.principal
     if user is None or not user.is_admin:
-        raise Refusal(
-            ErrorCode.NO_PERMISSION, "only an administrator may see and change users and their rules"
-        )
+        raise Refusal(ErrorCode.NO_PERMISSION, "only an administrator may see and change users and their rules")
 
 
 def _fields(info: commands.UserInfo) -> dict[str, Any]:

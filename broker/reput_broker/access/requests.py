@@ -125,10 +125,7 @@ def _needs(row: RequestType, in_header: Sequence[_Checked], in_body: Sequence[_C
         needs = (Need(on_cluster, Kind.CLUSTER),)
         return lambda _: needs
     if in_body:
-        return lambda request: [
-            *_header_needs(in_header, request.ext),
-            *_body_needs(row, in_body, request),
-        ]
+        return lambda request: [*_header_needs(in_header, request.ext), *_body_needs(row, in_body, request)]
     if row.unnamed is not None:
         unnamed = (Need(row.unnamed, Kind.CLUSTER),)
         return lambda request: _header_needs(in_header, request.ext) or unnamed
@@ -166,9 +163,7 @@ def _header_needs(in_header: Sequence[_Checked], ext: Mapping[str, Value]) -> li
 def _body_needs(row: RequestType, in_body: Sequence[_Checked], request: Request) -> list[Need]:
     assert row.body is not None, "it has fields"
     body = request.content(row.body)
-    return [
-        Need(right, _KINDS[field.names], name) for field, right in in_body for name in field.names_in(body)
-    ]
+    return [Need(right, _KINDS[field.names], name) for field, right in in_body for name in field.names_in(body)]
 
 
 _REQUIREMENTS: Final[Mapping[int, Requirement]] = {code: _requirement(row) for code, row in REQUESTS.items()}
@@ -252,6 +247,4 @@ class RefusalLog:
             self._suppressed.clear()
         self._written[kind] = now
         suppressed = self._suppressed.pop(kind, 0)
-        log.info(
-            "access_refused", **facts, outcome="refused", **({"suppressed": suppressed} if suppressed else {})
-        )
+        log.info("access_refused", **facts, outcome="refused", **({"suppressed": suppressed} if suppressed else {}))

@@ -102,9 +102,7 @@ class UserFile:
         except OSError as error:
             raise self._unreadable(error) from error
         if mode & _READ_BY_OTHERS:
-            raise UserFileRefused(
-                self.path, f"its mode is {mode:04o}, and it has secrets; run chmod 600 {self.path}"
-            )
+            raise UserFileRefused(self.path, f"its mode is {mode:04o}, and it has secrets; run chmod 600 {self.path}")
         if len(data) > _BYTES_MAX:
             raise UserFileRefused(self.path, f"it has more than {_BYTES_MAX} bytes")
         if state != known:
@@ -201,9 +199,7 @@ def _leave_to_owner(fd: int, path: Path) -> None:
 def encode_users(users: Users, texts: Mapping[str, tuple[User, bytes]] | None = None) -> bytes:
     """Return the text of the file. `texts`: of users, by name, that were encoded before."""
     texts = encoded_users(users, {}) if texts is None else texts
-    of_groups = [
-        _member(name, [_rule_members(rule) for rule in rules]) for name, rules in users.groups.items()
-    ]
+    of_groups = [_member(name, [_rule_members(rule) for rule in rules]) for name, rules in users.groups.items()]
     return b'{\n "version": %d,\n "users": {\n%b\n },\n "groups": {\n%b\n }\n}\n' % (
         _VERSION,
         b",\n".join([text for _, text in texts.values()]),
@@ -296,9 +292,7 @@ def _rules(found: Any, where: str) -> tuple[Rule, ...]:
     for position, rule in enumerate(found):
         place = f"rule {position} of {where}"
         members = _members(rule, place, {"resource": str, "rights": list, "deny": bool, "sources": list})
-        if not all(
-            isinstance(text, str) for text in (*members.get("rights", []), *members.get("sources", []))
-        ):
+        if not all(isinstance(text, str) for text in (*members.get("rights", []), *members.get("sources", []))):
             raise ValueError(f"{place}: its rights and sources are lists of text")
         try:
             rules.append(

@@ -9,14 +9,7 @@ import trio
 from typing_extensions import override
 
 from reput_broker.access.control import AccessControl
-from reput_broker.compose.parts import (
-    BrokerBase,
-    CommonParts,
-    HasHandlers,
-    RoleParts,
-    build_core,
-    handlers_of,
-)
+from reput_broker.compose.parts import BrokerBase, CommonParts, HasHandlers, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import Storage
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.membership import GroupMembersFile
@@ -315,8 +308,7 @@ class MasterParts(RoleParts):
     def _figures(self) -> ReplicationFigures:
         config, slaves = self.core.config.ha, self._replication.slaves()
         lag = {
-            "other" if slave.member is None else str(slave.member): (slave.lag_bytes, slave.lag_s)
-            for slave in slaves
+            "other" if slave.member is None else str(slave.member): (slave.lag_bytes, slave.lag_s) for slave in slaves
         }
         figures = MasterFigures(
             len(slaves),

@@ -26,12 +26,7 @@ from reput_broker.observe.health import Health, StoreHealth
 from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import GroupSources, MetricsSources
 from reput_broker.observe.statistics import Statistics
-from reput_broker.processors.client import (
-    ClientProcessor,
-    GroupMembersProcessor,
-    GroupOverviewProcessor,
-    LockProcessor,
-)
+from reput_broker.processors.client import ClientProcessor, GroupMembersProcessor, GroupOverviewProcessor, LockProcessor
 from reput_broker.processors.offset import GroupOffsetsProcessor, OffsetProcessor
 from reput_broker.processors.operations import Operations, PromotionProcessor
 from reput_broker.processors.pull import PullProcessor
@@ -240,12 +235,7 @@ class CommonParts:
         """Return the tasks that run as long as the role does."""
         core = self._core
         parts: tuple[HasTasks, ...] = (core.puts, core.tables, core.groups, self._names)
-        return (
-            *(task for part in parts for task in part.tasks()),
-            core.hold.run,
-            self._clean.run,
-            core.statistics.run,
-        )
+        return (*(task for part in parts for task in part.tasks()), core.hold.run, self._clean.run, core.statistics.run)
 
     async def show_replication(self, state: Callable[[], tuple[bool, str]]) -> None:
         """Show in /readyz?verbose whether replication works, and why not, until cancelled. It gates nothing."""

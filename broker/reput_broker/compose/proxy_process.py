@@ -98,9 +98,7 @@ def check_proxy(config: BrokerConfig) -> None:
     """Raise ConfigError if the configuration wants a proxy and its packages are missing."""
     if config.proxy_port == "off" or all(map(_is_installed, ("grpc", "google.protobuf"))):
         return
-    text = (
-        "needs gRPC, which is not installed (the extra `grpc` of reput brings it): pip install 'reput[grpc]'"
-    )
+    text = "needs gRPC, which is not installed (the extra `grpc` of reput brings it): pip install 'reput[grpc]'"
     raise ConfigError([ConfigProblem("proxy_port", config.origins.get("proxy_port", "code"), text)])
 
 

@@ -19,25 +19,14 @@ from typing_extensions import override
 from reput_broker.access.control import AccessControl
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.parts import BrokerBase, CommonParts, RoleParts, build_core, handlers_of
-from reput_broker.compose.storage import (
-    FreeSpace,
-    Storage,
-    open_or_close,
-    open_when_there_is_room,
-    store_options,
-)
+from reput_broker.compose.storage import FreeSpace, Storage, open_or_close, open_when_there_is_room, store_options
 from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector, Leadership
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.reopen import Reopen
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
-from reput_broker.ha.role_refusals import (
-    NOT_WHILE_COMPLETING,
-    SlaveRefusals,
-    in_every_role,
-    refusal_while_completing,
-)
+from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, SlaveRefusals, in_every_role, refusal_while_completing
 from reput_broker.ha.service import MasterLog
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.observe.figures import refresh_disk_figures
@@ -317,9 +306,7 @@ class RunningTenure:
         if base.waits_for_room and not self._is_elected:
             directories = (base.config.data_dir, *base.config.store.commit_log_dirs)
             space = FreeSpace(directories, base.stop_wanted)
-            storage, report = await open_when_there_is_room(
-                self._new_storage, space, base.health, base.stop_wanted
-            )
+            storage, report = await open_when_there_is_room(self._new_storage, space, base.health, base.stop_wanted)
         else:
             storage = self._new_storage()
             report = await open_or_close(storage)
@@ -342,9 +329,7 @@ class RunningTenure:
         on_event = partial(self._store_health.report, self._token)
         return Storage(
             base.config,
-            store_options(
-                base.config, base.open_files, base.address, on_event, is_replica=not self.tenure.is_master
-            ),
+            store_options(base.config, base.open_files, base.address, on_event, is_replica=not self.tenure.is_master),
             base.surroundings.clock_ms,
             self._store_health.note_table,
         )
@@ -353,9 +338,7 @@ class RunningTenure:
         base, storage = self._base, self._opened
         parts: MasterParts | SlaveParts
         if self.tenure.is_master:
-            parts = MasterParts(
-                base, storage, self._store_health, epoch=self._epoch, leadership=self._leadership
-            )
+            parts = MasterParts(base, storage, self._store_health, epoch=self._epoch, leadership=self._leadership)
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
         operations = OperationsProcessor(base.operations, parts.core, lambda: parts.server.connections)
@@ -364,9 +347,7 @@ class RunningTenure:
         base.operations.intake.apply_to(parts.server.handling.refuse)
         for task in parts.tasks():
             nursery.start_soon(task)
-        nursery.start_soon(
-            refresh_disk_figures, base.sources.disk, base.config, storage.store.oldest_store_timestamp
-        )
+        nursery.start_soon(refresh_disk_figures, base.sources.disk, base.config, storage.store.oldest_store_timestamp)
         nursery.start_soon(self._watch_role)
         return parts
 

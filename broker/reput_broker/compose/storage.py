@@ -21,12 +21,7 @@ from reput_broker.ha.reopen import Reopen, set_store_aside
 from reput_broker.observe.figures import free_and_used
 from reput_broker.observe.health import Health
 from reput_broker.pop.order_info import OrderInfos
-from reput_broker.pop.positions import (
-    expect_positions,
-    pops_since,
-    recover_positions,
-    take_back_positions,
-)
+from reput_broker.pop.positions import expect_positions, pops_since, recover_positions, take_back_positions
 from reput_broker.put.held_pulls import Arrivals, PullRequestHoldService
 from reput_broker.staging.batches import StagingState
 from reput_broker.store.base.errors import DiskFull, FlushFailed, directory_refusals
@@ -124,9 +119,7 @@ class Storage:
         Raises:
             EpochBehind, DiskFull, OSError: it could not begin.
         """
-        begin = partial(
-            self.epochs.begin, self.store.max_physical_offset, self.store.min_physical_offset, number
-        )
+        begin = partial(self.epochs.begin, self.store.max_physical_offset, self.store.min_physical_offset, number)
         return (await trio.to_thread.run_sync(begin)).number
 
     def _load(self, reopen: Reopen) -> None:
@@ -151,9 +144,7 @@ class Storage:
         self.half_queue = recover_transactions(
             self._config.transactions, self.store, self.tables.offsets, self.clock_ms
         )
-        self.orders = OrderInfos(
-            self.store.options.data_dir / "config" / "consumerOrderInfo.json", self.clock_ms
-        )
+        self.orders = OrderInfos(self.store.options.data_dir / "config" / "consumerOrderInfo.json", self.clock_ms)
         self.tables.read("consumerOrderInfo", self.orders)
 
     async def take_back_pops(self, truncate_to: int) -> None:
@@ -163,15 +154,11 @@ class Storage:
             StoreDamaged: a record cannot be read.
             JournalWriteFailed: there is no room.
         """
-        pops = await trio.to_thread.run_sync(
-            pops_since, self.store, revive_topic(self._config.cluster), truncate_to
-        )
+        pops = await trio.to_thread.run_sync(pops_since, self.store, revive_topic(self._config.cluster), truncate_to)
         take_back_positions(self.tables, pops)
 
     def _last_stored_ms(self, topic: str, queue_id: int) -> int:
-        return self.store.store_timestamp(
-            topic, queue_id, self.store.max_offset_in_queue(topic, queue_id) - 1
-        )
+        return self.store.store_timestamp(topic, queue_id, self.store.max_offset_in_queue(topic, queue_id) - 1)
 
     def _forget_progress(self) -> None:
         """Remove the files that say what was delivered or committed: it may be in the part that is gone.
@@ -201,18 +188,14 @@ class Storage:
         try:
             return self.store.close()
         except (OSError, ReputError) as error:
-            log.error(
-                "store_not_closed_in_order", detail=str(error), hint="the next start recovers the store"
-            )
+            log.error("store_not_closed_in_order", detail=str(error), hint="the next start recovers the store")
             return False
 
     def _finish_delays(self) -> None:
         try:
             self.delays.finish()
         except (OSError, ReputError) as error:
-            log.error(
-                "delay_progress_not_saved", detail=str(error), hint="the next start reads more of the log"
-            )
+            log.error("delay_progress_not_saved", detail=str(error), hint="the next start reads more of the log")
 
 
 def store_options(
@@ -300,9 +283,7 @@ async def open_when_there_is_room(
             health.set("disk_space", False, f"the start waits for room: {error}", gates=True)
             if str(error) != logged:
                 logged = str(error)
-                log.error(
-                    "start_waits_for_room", detail=logged, hint="free disk space; the broker tries again"
-                )
+                log.error("start_waits_for_room", detail=logged, hint="free disk space; the broker tries again")
             needed_bytes = error.needed_bytes if isinstance(error, DiskFull) else 0
             await free_space.wait(needed_bytes, trio.current_time() - began_at)
             if stop_wanted.is_set():
@@ -363,9 +344,7 @@ class FreeSpace:
             if trio.current_time() - began_at < attempt_s:
                 continue
             free = await self._free_bytes()
-            if any(
-                now >= max(needed_bytes, then + _GROWTH_BYTES) for now, then in zip(free, before, strict=True)
-            ):
+            if any(now >= max(needed_bytes, then + _GROWTH_BYTES) for now, then in zip(free, before, strict=True)):
                 return
 
     async def _free_bytes(self) -> list[int]:

@@ -79,8 +79,7 @@ def config_options(config: BrokerConfig) -> list[ConfigOption]:
 def digest(config: BrokerConfig) -> str:
     """Return 12 hex digits that are the same for equal configurations, whatever the origin of their values."""
     text = "\n".join(
-        f"{key}={shown(field, option_value(config, key))}"
-        for key, field in option_fields(type(config)).items()
+        f"{key}={shown(field, option_value(config, key))}" for key, field in option_fields(type(config)).items()
     )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -42,9 +42,7 @@ def is_service_link(name: str, value: str) -> bool:
 
     For a service named `reput`, the variable REPUT_PORT has the name of an option and holds an address.
     """
-    return bool(_SERVICE_NAME.fullmatch(name)) or (
-        name.endswith("PORT") and bool(_SERVICE_ADDRESS.match(value))
-    )
+    return bool(_SERVICE_NAME.fullmatch(name)) or (name.endswith("PORT") and bool(_SERVICE_ADDRESS.match(value)))
 
 
 def own_variables(environ: Mapping[str, str]) -> dict[str, str]:

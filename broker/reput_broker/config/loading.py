@@ -20,24 +20,10 @@ from typing import Any, NamedTuple, get_origin
 
 from pydantic.fields import FieldInfo
 
-from reput_broker.config.environment import (
-    FILE_SUFFIX,
-    own_variables,
-    unknown_variables,
-    variable_of,
-)
+from reput_broker.config.environment import FILE_SUFFIX, own_variables, unknown_variables, variable_of
 from reput_broker.config.errors import ConfigError, ConfigProblem, file_variable_hint, nearest_key
 from reput_broker.config.model import BrokerConfig
-from reput_broker.config.options import (
-    flatten,
-    is_live,
-    is_secret,
-    nest,
-    option_fields,
-    option_value,
-    shown,
-    written,
-)
+from reput_broker.config.options import flatten, is_live, is_secret, nest, option_fields, option_value, shown, written
 from reput_broker.config.value_types import is_duration, is_size
 
 _SET = "config set"
@@ -213,9 +199,7 @@ def _read_file(path: Path, fields: Mapping[str, FieldInfo], gathered: _Gathered)
                 gathered.problems.append(ConfigProblem(key, str(path), problem))
 
 
-def _read_environment(
-    environ: Mapping[str, str], fields: Mapping[str, FieldInfo], gathered: _Gathered
-) -> None:
+def _read_environment(environ: Mapping[str, str], fields: Mapping[str, FieldInfo], gathered: _Gathered) -> None:
     variables = {variable_of(key): key for key in fields}
     for name, nearest in unknown_variables(environ, variables).items():
         gathered.problems.append(ConfigProblem(name, "the environment", "unknown variable", nearest))

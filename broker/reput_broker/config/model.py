@@ -17,13 +17,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    field_validator,
-)
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, field_validator
 
 from reput_broker.config import sections
 from reput_broker.config.errors import ConfigError, ConfigProblem, problems_of
@@ -122,9 +116,7 @@ class BrokerConfig(Section):
     """Name servers that this broker registers with: a list, or "names1:9876;names2:9876".
     Needed where topics are on several brokers, or a slave is to find its master. Empty: clients ask this broker
     alone."""
-    register_interval: Duration = option(
-        30.0, rocketmq="registerNameServerPeriod", live=True, ge=0.1, le=60.0
-    )
+    register_interval: Duration = option(30.0, rocketmq="registerNameServerPeriod", live=True, ge=0.1, le=60.0)
     """Interval at which the broker registers with its name servers. In between it sends a heartbeat every 5 s; a name
     server drops it when its connection ends, or after 30 s of silence."""
     shutdown_grace: Duration = option(20.0, live=True, ge=0.0, le=3600.0)
@@ -285,9 +277,7 @@ def _open_to_all(config: BrokerConfig) -> list[ConfigProblem]:
     access = config.access
     problems = []
     if access.broker_user and not access.broker_secret:
-        problems.append(
-            ConfigProblem("access.broker_secret", "code", "it belongs to access.broker_user, which is set")
-        )
+        problems.append(ConfigProblem("access.broker_secret", "code", "it belongs to access.broker_user, which is set"))
     if access.enabled or config.allow_insecure:
         return problems
     for key in ("host", "http_host"):
@@ -346,9 +336,7 @@ def _roles(config: BrokerConfig) -> list[ConfigProblem]:
     ha, found = config.ha, []
     is_slave = ha.role == "SLAVE"
     if is_slave and config.broker_id == 0:
-        found.append(
-            ("broker_id", "0 is the id of a master and ha.role is SLAVE; give this slave 1 or above")
-        )
+        found.append(("broker_id", "0 is the id of a master and ha.role is SLAVE; give this slave 1 or above"))
     if not is_slave and config.broker_id and not config.election.is_on:
         text = f"{config.broker_id} is the id of a slave and ha.role is {ha.role}; a master has 0 without an election"
         found.append(("broker_id", text))
@@ -390,9 +378,7 @@ def _tls(config: BrokerConfig) -> list[ConfigProblem]:
     tls, found = config.tls, []
     if tls.is_on and not tls.cert:
         key, value = ("mode", tls.mode) if tls.mode != "off" else ("http_mode", tls.http_mode)
-        found.append(
-            ("tls.cert", f'tls.{key} = "{value}" needs the certificate of this broker; name its file')
-        )
+        found.append(("tls.cert", f'tls.{key} = "{value}" needs the certificate of this broker; name its file'))
     if tls.key and not tls.cert:
         found.append(("tls.key", "it is the key of tls.cert, which is not set; name both"))
     if tls.client_cert != "none":
@@ -400,9 +386,7 @@ def _tls(config: BrokerConfig) -> list[ConfigProblem]:
             text = f'tls.client_cert = "{tls.client_cert}" needs the authorities that sign clients; name their file'
             found.append(("tls.ca", text))
         if tls.mode == "off":
-            text = (
-                'no client shows a certificate while tls.mode is "off"; set "required" or "permissive" there'
-            )
+            text = 'no client shows a certificate while tls.mode is "off"; set "required" or "permissive" there'
             found.append(("tls.client_cert", text))
     if tls.connect and not (tls.ca or tls.server_name) and config.access.credentials() is None:
         found.append(
@@ -420,9 +404,7 @@ def _tls(config: BrokerConfig) -> list[ConfigProblem]:
         )
         found.append(("tls.connect", text))
     if tls.server_name and not tls.connect:
-        found.append(
-            ("tls.server_name", "it is for tls.connect, which is false; set that too, or remove this")
-        )
+        found.append(("tls.server_name", "it is for tls.connect, which is false; set that too, or remove this"))
     return [ConfigProblem(key, "code", text) for key, text in found]
 
 
@@ -438,9 +420,7 @@ def _unreachable_address(config: BrokerConfig) -> list[ConfigProblem]:
         far = [name for name in config.name_servers if not is_loopback(name.rpartition(":")[0])]
         if not far:
             return []
-        reason = (
-            f"host {config.host} can be reached on this machine only, and name server {far[0]} is elsewhere"
-        )
+        reason = f"host {config.host} can be reached on this machine only, and name server {far[0]} is elsewhere"
     text = f"{reason}; set advertise to the host:port under which clients reach this broker"
     return [ConfigProblem("advertise", "code", text)]
 

@@ -81,10 +81,7 @@ def option_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 @cache
 def option_texts(model: type[BaseModel]) -> Mapping[str, str]:
     """Return the text below the declaration of every option of `model` and its sections, by dotted key."""
-    return {
-        key: _texts_in(owner.__module__)[owner.__name__, key.rpartition(".")[2]]
-        for key, owner in _owners(model)
-    }
+    return {key: _texts_in(owner.__module__)[owner.__name__, key.rpartition(".")[2]] for key, owner in _owners(model)}
 
 
 def section_of(model: type[BaseModel], name: str) -> type[BaseModel]:

@@ -151,9 +151,7 @@ class Properties:
             elif name in self.all():
                 problems.append(ConfigProblem(name, _ORIGIN, "cannot be changed here"))
             else:
-                problems.append(
-                    ConfigProblem(name, _ORIGIN, "unknown key", nearest_key(name, [*self._names, *fields]))
-                )
+                problems.append(ConfigProblem(name, _ORIGIN, "unknown key", nearest_key(name, [*self._names, *fields])))
         if problems:
             raise ConfigError(problems)
         return options

@@ -11,16 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
-from reput_broker.config.value_types import (
-    Address,
-    BodyForms,
-    Directories,
-    Duration,
-    HoursOfDay,
-    Size,
-    Url,
-    Urls,
-)
+from reput_broker.config.value_types import Address, BodyForms, Directories, Duration, HoursOfDay, Size, Url, Urls
 from reput_broker.store.base.options import memory_limit_bytes
 from reput_protocol.wire.signature import Credentials, check_secret, check_user_name
 
@@ -40,9 +31,7 @@ class Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=False)
 
 
-def option(
-    default: Any, *, rocketmq: str = "", live: bool = False, secret: bool = False, **limits: Any
-) -> Any:
+def option(default: Any, *, rocketmq: str = "", live: bool = False, secret: bool = False, **limits: Any) -> Any:
     """Declare an option; the text below it is its comment in `conf/broker.toml` and in the reference.
 
     Args:
@@ -103,9 +92,7 @@ class AccessConfig(Section):
     def credentials(self) -> Credentials | None:
         """Return what requests to other brokers are signed with; None if no secret is configured."""
         user, secret = (
-            (self.broker_user, self.broker_secret)
-            if self.broker_user
-            else (self.admin_user, self.admin_secret)
+            (self.broker_user, self.broker_secret) if self.broker_user else (self.admin_user, self.admin_secret)
         )
         if not secret:
             return None
@@ -139,9 +126,7 @@ class StoreConfig(Section):
     """Directories of the log, if not data_dir/commitlog; a list, or "/disk1/log,/disk2/log". RocketMQ's
     storePathCommitLog. File number k goes to the k mod n-th of the n that have room, in the order of their names. Their
     disks must be mounted at every start, because missing directories are created; none may belong to another store."""
-    read_only_commit_log_dirs: Directories = option(
-        (), rocketmq="readOnlyCommitLogStorePaths", validate_default=True
-    )
+    read_only_commit_log_dirs: Directories = option((), rocketmq="readOnlyCommitLogStorePaths", validate_default=True)
     """Directories of the log in which no new files are created. To empty a disk, name its directory here until its last
     message has expired."""
     warm_mapped_file: bool = option(False, rocketmq="warmMapedFileEnable")
@@ -246,9 +231,7 @@ class StoreConfig(Section):
     messages should rather be rejected."""
     delete_files_batch: int = option(10, rocketmq="deleteFileBatchMax", live=True, ge=1, le=10_000)
     """Log files deleted in one round, at most. RocketMQ's number; the next round comes after clean_interval."""
-    delete_files_interval: Duration = option(
-        0.1, rocketmq="deleteCommitLogFilesInterval", live=True, ge=0.0, le=60.0
-    )
+    delete_files_interval: Duration = option(0.1, rocketmq="deleteCommitLogFilesInterval", live=True, ge=0.0, le=60.0)
     """Pause after a deleted log file, or after a queue that lost files. RocketMQ's value; it leaves the disk to other
     work in between."""
     clean_interval: Duration = option(10.0, rocketmq="cleanResourceInterval", live=True, ge=0.1, le=3600.0)
@@ -317,25 +300,17 @@ class HAConfig(Section):
     in_sync_replicas: int = option(1, rocketmq="inSyncReplicas", live=True, ge=1, le=64)
     """Copies, the master's included, that a send with ack = replicated waits for. ack = replicated needs a slave even
     with 1; a SYNC_MASTER with 1 waits for none unless requested, as in RocketMQ."""
-    max_gap_not_in_sync: Size = option(
-        256 * _MIB, rocketmq="haMaxGapNotInSync", live=True, ge=4096, le=1 << 50
-    )
+    max_gap_not_in_sync: Size = option(256 * _MIB, rocketmq="haMaxGapNotInSync", live=True, ge=4096, le=1 << 50)
     """A slave that is further behind is not in sync. A send that needs it is rejected at once instead of waiting."""
     slave_timeout: Duration = option(3.0, rocketmq="slaveTimeout", live=True, ge=0.01, le=600.0)
     """How long a send waits for its copies before the response FLUSH_SLAVE_TIMEOUT. The message is stored on the
     master nevertheless, and the response contains its receipt."""
-    send_heartbeat_interval: Duration = option(
-        5.0, rocketmq="haSendHeartbeatInterval", live=True, ge=0.01, le=600.0
-    )
+    send_heartbeat_interval: Duration = option(5.0, rocketmq="haSendHeartbeatInterval", live=True, ge=0.01, le=600.0)
     """Silence after which master and slave send each other a heartbeat."""
-    housekeeping_interval: Duration = option(
-        20.0, rocketmq="haHousekeepingInterval", live=True, ge=0.02, le=3600.0
-    )
+    housekeeping_interval: Duration = option(20.0, rocketmq="haHousekeepingInterval", live=True, ge=0.02, le=3600.0)
     """Silence after which master and slave close their connection; the slave connects again. Several
     heartbeats."""
-    transfer_batch_size: Size = option(
-        256 << 10, rocketmq="haTransferBatchSize", live=True, ge=1024, le=16 * _MIB
-    )
+    transfer_batch_size: Size = option(256 << 10, rocketmq="haTransferBatchSize", live=True, ge=1024, le=16 * _MIB)
     """Maximal bytes of the log in one frame to a slave; 32 KiB in RocketMQ."""
     slave_read_enabled: bool = option(False, rocketmq="slaveReadEnable", live=True)
     """Serve pulls as a slave; as a master, send consumers that are more than 40 % of the memory behind to a slave. Off,
@@ -431,9 +406,7 @@ class LimitsConfig(Section):
     """Unsent responses, and unfinished requests, of all connections; beyond it the connection that holds most
     is closed. A connection is served without waiting up to an eighth of what is free. With the 60 MiB that the broker
     takes for itself, this is the private memory that it needs."""
-    idle_timeout: Duration = option(
-        120.0, rocketmq="serverChannelMaxIdleTimeSeconds", live=True, ge=1.0, le=86400.0
-    )
+    idle_timeout: Duration = option(120.0, rocketmq="serverChannelMaxIdleTimeSeconds", live=True, ge=1.0, le=86400.0)
     """A connection silent for this time is closed. RocketMQ's value; its clients send a heartbeat every 30 s."""
     slow_sender_timeout: Duration = option(30.0, live=True, ge=0.1, le=3600.0)
     """A connection that sends an unfinished frame slower than 16 KiB/s for this time is closed. A stalled sender
@@ -441,14 +414,10 @@ class LimitsConfig(Section):
     slow_reader_timeout: Duration = option(30.0, live=True, ge=0.1, le=3600.0)
     """A connection that reads its responses slower than 16 KiB/s for this time is closed. A stalled reader holds
     memory."""
-    pull_bytes: Size = option(
-        4 * _MIB, rocketmq="maxTransferBytesOnMessageInMemory", live=True, ge=1024, le=15 * _MIB
-    )
+    pull_bytes: Size = option(4 * _MIB, rocketmq="maxTransferBytesOnMessageInMemory", live=True, ge=1024, le=15 * _MIB)
     """Bytes of messages in one pull's response. Large enough for blocks, small enough that one pull does not delay
     others."""
-    pull_messages: int = option(
-        4096, rocketmq="maxTransferCountOnMessageInMemory", live=True, ge=1, le=1_000_000
-    )
+    pull_messages: int = option(4096, rocketmq="maxTransferCountOnMessageInMemory", live=True, ge=1, le=1_000_000)
     """Messages in one pull's response. With small messages this, not pull_bytes, limits a response."""
 
     @field_validator("header_size", "pull_bytes")
@@ -456,9 +425,7 @@ class LimitsConfig(Section):
     def _below_frame_size(cls, value: int, info: ValidationInfo) -> int:
         frame_size = info.data.get("frame_size")
         if frame_size is not None and value >= frame_size:
-            raise ValueError(
-                f"{value} bytes do not fit into a frame; keep it below limits.frame_size ({frame_size})"
-            )
+            raise ValueError(f"{value} bytes do not fit into a frame; keep it below limits.frame_size ({frame_size})")
         return value
 
 
@@ -536,9 +503,7 @@ class GroupsConfig(Section):
     groups_max: int = option(10_000, live=True, ge=1, le=1_000_000)
     """All groups, whichever request creates them, at most. A group takes a KiB of memory, and all are written whenever
     one changes."""
-    heartbeat_timeout: Duration = option(
-        120.0, rocketmq="channelExpiredTimeout", live=True, ge=1.0, le=86400.0
-    )
+    heartbeat_timeout: Duration = option(120.0, rocketmq="channelExpiredTimeout", live=True, ge=1.0, le=86400.0)
     """A member without a heartbeat for this time is removed, and its queues go to others. RocketMQ's value; its clients
     send a heartbeat every 30 s. A connection that ends is noticed immediately."""
     notify_interval: Duration = option(0.1, live=True, ge=0.0, le=10.0)
@@ -608,13 +573,9 @@ class DelayConfig(Section):
     timer_wheel: bool = option(True, rocketmq="timerWheelEnable", live=True)
     """Take messages with an exact delivery time, not only with a delay level. Off, they are rejected; those that wait
     already are delivered."""
-    timer_max_delay: Duration = option(
-        3 * _DAY, rocketmq="timerMaxDelaySec", live=True, ge=1.0, le=366 * _DAY
-    )
+    timer_max_delay: Duration = option(3 * _DAY, rocketmq="timerMaxDelaySec", live=True, ge=1.0, le=366 * _DAY)
     """How far ahead such a time may be. A message that would outlive its log file is stored again on its way."""
-    timer_log_file_size: Size = option(
-        100 * _MIB, rocketmq="mappedFileSizeTimerLog", ge=4096, le=(1 << 31) - 1
-    )
+    timer_log_file_size: Size = option(100 * _MIB, rocketmq="mappedFileSizeTimerLog", ge=4096, le=(1 << 31) - 1)
     """Size of one file of the timer log, 52 bytes a message; fixed once a store has one. Allocated in full with the
     first such message, in addition to the 37 MiB of the wheel."""
     flush_interval: Duration = option(1.0, rocketmq="timerFlushIntervalMs", live=True, ge=0.01, le=600.0)
@@ -630,9 +591,7 @@ class TransactionsConfig(Section):
     timeout: Duration = option(6.0, rocketmq="transactionTimeOut", live=True, ge=0.001, le=86400.0)
     """Age at which an undecided half message is first checked, unless it has its own. Longer than local transactions
     usually take, because a check costs a copy of the message."""
-    check_interval: Duration = option(
-        30.0, rocketmq="transactionCheckInterval", live=True, ge=0.01, le=86400.0
-    )
+    check_interval: Duration = option(30.0, rocketmq="transactionCheckInterval", live=True, ge=0.01, le=86400.0)
     """Time between two rounds of checks. A message whose producer is gone waits that long, and half as long again on
     average."""
     check_max: int = option(15, rocketmq="transactionCheckMax", live=True, ge=1, le=1_000_000)

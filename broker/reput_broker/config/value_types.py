@@ -69,9 +69,7 @@ def _to_directories(value: object) -> tuple[Path, ...]:
 
 def _to_path(value: object) -> object:
     if value == "":
-        raise ValueError(
-            'a directory is needed, such as "reput-data"; "." is the one the broker is started in'
-        )
+        raise ValueError('a directory is needed, such as "reput-data"; "." is the one the broker is started in')
     return Path(value) if isinstance(value, str) else value
 
 
@@ -188,17 +186,10 @@ def _to_urls(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")] if value.strip() else []
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-        raise ValueError(
-            f'URLs are needed, such as ["http://etcd1:2379", "http://etcd2:2379"], not {value!r}'
-        )
+        raise ValueError(f'URLs are needed, such as ["http://etcd1:2379", "http://etcd2:2379"], not {value!r}')
     for item in value:
         parts = urlsplit(item)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.path.strip("/")
-            or parts.query
-        ):
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError(f'a URL such as "http://etcd1:2379" is needed, not {item!r}')
         if parts.username is not None:
             raise ValueError("a URL contains a user; give user and password their own options")
@@ -211,21 +202,14 @@ def public_url(url: str) -> str:
     if not parts.hostname or (parts.username is None and not parts.query):
         return url
     user = "" if parts.username is None else "***@"
-    return parts._replace(
-        netloc=user + parts.netloc.rpartition("@")[2], query="***" if parts.query else ""
-    ).geturl()
+    return parts._replace(netloc=user + parts.netloc.rpartition("@")[2], query="***" if parts.query else "").geturl()
 
 
 def _to_url(value: object) -> str:
     if value == "":
         return ""
     parts = urlsplit(value) if isinstance(value, str) else None
-    if (
-        parts is None
-        or parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or not parts.path.strip("/")
-    ):
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or not parts.path.strip("/"):
         raise ValueError(
             f'a URL with a path such as "http://collector:4318/v1/traces" is needed, not '
             f"{public_url(value) if isinstance(value, str) else value!r}"
@@ -260,9 +244,7 @@ def is_size(field: FieldInfo) -> bool:
     return _Unit.BYTES in field.metadata
 
 
-_BODY_FORM = re.compile(
-    r"[%|a-zA-Z0-9_*?-]+=(json|msgpack|avro:.+|protobuf:.+:.+|registry:https?://.+)", re.DOTALL
-)
+_BODY_FORM = re.compile(r"[%|a-zA-Z0-9_*?-]+=(json|msgpack|avro:.+|protobuf:.+:.+|registry:https?://.+)", re.DOTALL)
 
 
 def _to_body_forms(value: object) -> tuple[str, ...]:

@@ -151,9 +151,7 @@ class Action(NamedTuple):
         known = {field.name for field in self.fields}
         unknown = next((name for name in members if name not in known), None)
         if unknown is not None:
-            raise InvalidQuery(
-                f"{self.name} has no field {unknown[:40]!r}; it has {', '.join(sorted(known))}"
-            )
+            raise InvalidQuery(f"{self.name} has no field {unknown[:40]!r}; it has {', '.join(sorted(known))}")
         query = Query(members)
         return {field.name: field.read(query) for field in self.fields}
 
@@ -283,17 +281,13 @@ async def _preview_send(admin: Admin, values: Values) -> Preview:
     try:
         queues = (await admin.topic_config(message.topic)).write_queue_nums
         if values["queue"] is not None and values["queue"] >= queues:
-            raise InvalidQuery(
-                f"queue is {values['queue']}, and {message.topic} has the queues 0 to {queues - 1}"
-            )
+            raise InvalidQuery(f"queue is {values['queue']}, and {message.topic} has the queues 0 to {queues - 1}")
     except TopicNotFound:
         notes.append(f"topic {message.topic} does not exist; it is created, unless topics.auto_create is off")
     if values["delay"] is not None:
         notes.append(f"consumers get it {values['delay']:g} s later")
     where = "" if values["queue"] is None else f", queue {values['queue']}"
-    return Preview(
-        f"a message of {counted(len(message.body), 'byte')} is sent to {message.topic}{where}", notes
-    )
+    return Preview(f"a message of {counted(len(message.body), 'byte')} is sent to {message.topic}{where}", notes)
 
 
 async def _send(admin: Admin, values: Values) -> str:
@@ -401,9 +395,7 @@ async def _plan_reset(admin: Admin, values: Values) -> dict[MessageQueue, int]:
             f"to is {values['to'][:40]!r}; write earliest, latest, an offset, -N for the last N of each queue, "
             "@2026-01-02T03:04:05Z or @-15m"
         )
-    return await admin.plan_reset(
-        values["group"], values["topic"], queue_id=values["queue"], **position.of_reset()
-    )
+    return await admin.plan_reset(values["group"], values["topic"], queue_id=values["queue"], **position.of_reset())
 
 
 async def _plan_rewind(admin: Admin, values: Values) -> dict[MessageQueue, int]:
@@ -470,9 +462,7 @@ async def _promote(admin: Admin, values: Values) -> str:
 
 _USER: Final = Field("user", "User", is_needed=True)
 _SUBJECT: Final = Field("subject", "User or named set of rules", is_needed=True, hint="alice, or @readers")
-_RIGHTS: Final = Field(
-    "rights", "Rights", is_needed=True, hint="read, write, admin, describe; joined by commas"
-)
+_RIGHTS: Final = Field("rights", "Rights", is_needed=True, hint="read, write, admin, describe; joined by commas")
 _RESOURCE: Final = Field("resource", "On", is_needed=True, hint="topic:orders*, group:billing or cluster")
 _SOURCES: Final = Field("sources", "From", hint="Addresses or networks, such as 10.0.0.0/8; empty: all")
 _USER_GROUPS: Final = Field("groups", "Sets of rules", hint="Names, separated by spaces")
@@ -486,16 +476,12 @@ async def _preview_create_user(admin: Admin, values: Values) -> Preview:
     from reput_client.users import preview_create_user
 
     table, groups = await admin.list_users(), _names(values["groups"])
-    return _checked(
-        lambda: preview_create_user(table, values["user"], is_admin=values["admin"], groups=groups)
-    )
+    return _checked(lambda: preview_create_user(table, values["user"], is_admin=values["admin"], groups=groups))
 
 
 async def _create_user(admin: Admin, values: Values) -> str:
     groups = _names(values["groups"])
-    await _valid(
-        lambda: admin.create_user(values["user"], values["secret"], is_admin=values["admin"], groups=groups)
-    )
+    await _valid(lambda: admin.create_user(values["user"], values["secret"], is_admin=values["admin"], groups=groups))
     return f"user {values['user']} is created"
 
 

@@ -9,15 +9,7 @@ browser's request is checked by the server (`is_own_host`). The page loads nothi
 from __future__ import annotations
 
 import json
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -207,14 +199,8 @@ class Console:
         return [
             Route("/", to_console, methods=["GET"]),
             Route(PATH.rstrip("/"), to_console, methods=["GET"]),
-            *(
-                Route(path, partial(_guarded, self._check_reader, get), methods=["GET"])
-                for path, get in gets.items()
-            ),
-            *(
-                Route(path, partial(_guarded, _check_change, post), methods=["POST"])
-                for path, post in posts.items()
-            ),
+            *(Route(path, partial(_guarded, self._check_reader, get), methods=["GET"]) for path, get in gets.items()),
+            *(Route(path, partial(_guarded, _check_change, post), methods=["POST"]) for path, post in posts.items()),
             Route(f"{PATH}{{name:path}}", partial(_guarded, _nothing_to_check, _file), methods=["GET"]),
         ]
 
@@ -276,9 +262,7 @@ class Console:
         requests, figures = self._serving(), self._figures
         if requests is None or figures.store is None:
             state = figures.health.state
-            raise BrokerError(
-                ErrorCode.NOT_READY, f"the broker is {state}; this page shows its data once it serves"
-            )
+            raise BrokerError(ErrorCode.NOT_READY, f"the broker is {state}; this page shows its data once it serves")
         ask = partial(requests.ask, principal=self._user(request), peer=_peer_of(request))
         clients = await trio.to_thread.run_sync(_clients)
         own = clients.own_admin(ask, figures.config.broker_name)
@@ -352,9 +336,7 @@ class Console:
                 raise _Refused(403, f"user {user.name!r} lacks the right {lacking}", _GRANT)
             if action.is_of_users and not self._logins.has_users:
                 raise _Refused(
-                    400,
-                    "this broker has no users",
-                    "access control is off: docs/security.md (access.enabled)",
+                    400, "this broker has no users", "access control is off: docs/security.md (access.enabled)"
                 )
             async with self._source(request) as source:
                 preview = await action.preview(source.admin, values)
@@ -433,9 +415,7 @@ class Console:
             return Response(media_type="text/event-stream")
         if live.watchers >= _WATCHERS_MAX:
             raise _Refused(
-                503,
-                f"{_WATCHERS_MAX} pages are open already",
-                "close some; this one works without live numbers",
+                503, f"{_WATCHERS_MAX} pages are open already", "close some; this one works without live numbers"
             )
         return Events((), media_type="text/event-stream")
 
@@ -470,9 +450,7 @@ class Console:
             log.warning("console_login_failed", user=user[:_LOGGED_MAX] or None, peer=peer)
             self._failures["bad_credentials"] += 1
             await trio.sleep(_WRONG_TOKEN_S)
-            what = (
-                "this is not the user's secret, or there is no such user" if user else "this is not the token"
-            )
+            what = "this is not the user's secret, or there is no such user" if user else "this is not the token"
             raise _Refused(401, what, self._how_to_log_in)
         log.info("console_login", user=user[:_LOGGED_MAX] or None, peer=peer)
         response = _json(b"{}")
@@ -499,9 +477,7 @@ class Console:
             return "log in with a user of the broker and its secret"
         if self._logins.is_possible:
             return "the token is that of console.token"
-        return (
-            "no login is possible until console.token is set: REPUT_CONSOLE__TOKEN_FILE names a file with it"
-        )
+        return "no login is possible until console.token is set: REPUT_CONSOLE__TOKEN_FILE names a file with it"
 
 
 class _Refused(Exception):
@@ -554,14 +530,10 @@ def _check_change(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise _Refused(
-            403,
-            _OF_ANOTHER_SITE,
-            "open the console at its own address, or have the proxy pass Host unchanged",
+            403, _OF_ANOTHER_SITE, "open the console at its own address, or have the proxy pass Host unchanged"
         )
     if request.headers.get(CHANGE_HEADER) != "1":
-        raise _Refused(
-            403, "only the console's page changes something", f"send the header {CHANGE_HEADER}: 1"
-        )
+        raise _Refused(403, "only the console's page changes something", f"send the header {CHANGE_HEADER}: 1")
 
 
 def _nothing_to_check(_request: Request) -> None:
@@ -644,10 +616,7 @@ class Downloads:
         self._sent: dict[trio.CancelScope, int] = {}
 
     def answer(
-        self,
-        parts: AsyncGenerator[bytes],
-        headers: Mapping[str, str],
-        ends: AsyncExitStack | None = None,
+        self, parts: AsyncGenerator[bytes], headers: Mapping[str, str], ends: AsyncExitStack | None = None
     ) -> Response:
         """Return an answer of these parts.
 

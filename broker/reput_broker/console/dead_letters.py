@@ -104,12 +104,7 @@ async def show_dead_letters(source: Source, query: Query) -> dict[str, Any]:
     def letters() -> list[dict[str, Any]]:
         return [_letter(message, replayed.get(message.queue_offset), source.bodies) for message in found]
 
-    return {
-        "at_ms": source.at_ms,
-        **bounds,
-        "from": start,
-        "letters": await trio.to_thread.run_sync(letters),
-    }
+    return {"at_ms": source.at_ms, **bounds, "from": start, "letters": await trio.to_thread.run_sync(letters)}
 
 
 def _letter(message: ReceivedMessage, replay: Replay | None, bodies: Bodies) -> dict[str, Any]:

@@ -116,9 +116,7 @@ class Members:
         """Return the brokers by name and id, this one among them once it serves."""
         if trio.current_time() - self._listed_at >= _LISTED_S:
             await self._list()
-        return sorted(
-            self._members.values(), key=lambda member: (member.broker_name, member.broker_id, member.address)
-        )
+        return sorted(self._members.values(), key=lambda member: (member.broker_name, member.broker_id, member.address))
 
     async def at(self, address: str) -> Member:
         """Return the broker with an address.
@@ -128,13 +126,9 @@ class Members:
         """
         found = {member.address: member for member in await self.all()}.get(address)
         if found is None:
-            raise BrokerError(
-                ErrorCode.NOT_FOUND, f"no broker of this cluster has the address {address[:80]!r}"
-            )
+            raise BrokerError(ErrorCode.NOT_FOUND, f"no broker of this cluster has the address {address[:80]!r}")
         if found.not_asked:
-            raise BrokerError(
-                ErrorCode.NO_PERMISSION, f"{found.broker_name} at {found.address}: {found.not_asked}"
-            )
+            raise BrokerError(ErrorCode.NO_PERMISSION, f"{found.broker_name} at {found.address}: {found.not_asked}")
         if found.away_ms is not None:
             raise _unavailable(found)
         return found
@@ -179,9 +173,7 @@ class Members:
 
     async def _ask_name_server(self, address: str) -> None:
         try:
-            answer = await self._remote(address).call(
-                RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=TIMEOUT_S
-            )
+            answer = await self._remote(address).call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=TIMEOUT_S)
             if answer.code == ResponseCode.SUCCESS:
                 self._take(ClusterInfo.from_json(answer.body, is_trusted=True), is_proven=self._asks_all)
         except ReputError:
@@ -215,11 +207,7 @@ class Members:
         """Forget a broker that is at a new address."""
         for address, member in [*self._members.items()]:
             is_there = member.is_own or address in listed
-            if (
-                (member.broker_name, member.broker_id) == place
-                and member.away_ms is not None
-                and not is_there
-            ):
+            if (member.broker_name, member.broker_id) == place and member.away_ms is not None and not is_there:
                 self._drop(address)
 
     def _forget(self) -> None:
@@ -239,9 +227,7 @@ class Members:
     async def _ask(self, member: Member) -> None:
         try:
             # Whatever the answer is, it is there.
-            await self._remote(member.address).call(
-                RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=TIMEOUT_S
-            )
+            await self._remote(member.address).call(RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=TIMEOUT_S)
         except RemoteUnreachable as error:
             self.missed(member, error.reason)
         except ReputError as error:
@@ -290,6 +276,4 @@ class AskedCluster:
 
 
 def _unavailable(member: Member) -> BrokerError:
-    return BrokerError(
-        ErrorCode.NOT_READY, f"{member.broker_name} at {member.address} is unavailable: {member.error}"
-    )
+    return BrokerError(ErrorCode.NOT_READY, f"{member.broker_name} at {member.address} is unavailable: {member.error}")

@@ -157,9 +157,7 @@ def exported_ids(query: Query) -> list[str]:
     return ids
 
 
-async def export_messages(
-    source: Source, ids: list[str], making: trio.CapacityLimiter
-) -> AsyncGenerator[bytes]:
+async def export_messages(source: Source, ids: list[str], making: trio.CapacityLimiter) -> AsyncGenerator[bytes]:
     """Yield messages as JSON lines: those of `reput consume -O json`, and the value of a body that is not JSON.
 
     One that is gone or damaged has its id and the `error`.
@@ -170,9 +168,7 @@ async def export_messages(
     for message_id in ids:
         async with making:
             try:
-                line = await trio.to_thread.run_sync(
-                    _exported, await _view(source, message_id), source.bodies
-                )
+                line = await trio.to_thread.run_sync(_exported, await _view(source, message_id), source.bodies)
             except (InvalidQuery, ReputError) as error:
                 line = printable_json({"offset_message_id": message_id, "error": str(error)})
         yield line.encode() + b"\n"
@@ -197,9 +193,7 @@ def _shown_body(message: ReceivedMessage) -> tuple[bytes, bool, str | None]:
             head = inflater.decompress(stored, SHOWN_BYTES)
             return head, inflater.eof, None
         except zlib.error as error:
-            trouble = (
-                f"marked as compressed, but cannot be decompressed ({error}): these are the stored bytes"
-            )
+            trouble = f"marked as compressed, but cannot be decompressed ({error}): these are the stored bytes"
     return stored[:SHOWN_BYTES], len(stored) <= SHOWN_BYTES, trouble
 
 

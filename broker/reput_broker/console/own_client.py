@@ -100,11 +100,7 @@ def member_admin(
         tls: how to encrypt; None: not at all.
     """
     options = _Options(
-        address,
-        timeout_s=_TIMEOUT_S,
-        connect_timeout_s=connect_timeout_s,
-        credentials=credentials,
-        tls=tls,
+        address, timeout_s=_TIMEOUT_S, connect_timeout_s=connect_timeout_s, credentials=credentials, tls=tls
     )
     return OneBrokerAdmin(_OneBrokerSession(options, broker_name))
 
@@ -117,9 +113,7 @@ class _OneBrokerSession(Session):
         self._own = BrokerData("", broker_name, {MASTER_ID: str(self.home)})
         self.brokers.learn(self._own, self.home)
 
-    async def open_for(
-        self, queue: MessageQueue, deadline: float, *, patient: bool = True
-    ) -> BrokerConnection:
+    async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> BrokerConnection:
         """Return the connection to the broker."""
         del queue, patient
         connection = self.connection_to(self.home)
@@ -173,12 +167,7 @@ class _OwnConnection(BrokerConnection):
 
     def __init__(self, session: Session, ask: Ask) -> None:
         super().__init__(
-            session.runtime,
-            session.pump,
-            session.home,
-            _OWN_OPTIONS,
-            lambda _request: None,
-            lambda _lost: None,
+            session.runtime, session.pump, session.home, _OWN_OPTIONS, lambda _request: None, lambda _lost: None
         )
         self._ask_broker = ask
         self._tasks: dict[Call, trio.CancelScope] = {}

@@ -136,11 +136,7 @@ async def show_group(source: Source, query: Query) -> dict[str, Any]:
         "retries": found.retries,
         "dead_letters": await _dead_letters_of(source, found.summary.group),
         "subscriptions": [
-            {
-                "topic": subscription.topic,
-                "expression": subscription.sub_string,
-                "type": subscription.expression_type,
-            }
+            {"topic": subscription.topic, "expression": subscription.sub_string, "type": subscription.expression_type}
             for subscription in found.subscriptions
         ],
         "member_list": [asdict(member) for member in found.members[:ROWS_MAX]],
@@ -248,10 +244,7 @@ async def list_clients(source: Source, query: Query) -> dict[str, Any]:
     wanted = [
         client
         for client in found
-        if any(
-            search in text.lower()
-            for text in (client.client_id or "", client.address, client.role, *client.groups)
-        )
+        if any(search in text.lower() for text in (client.client_id or "", client.address, client.role, *client.groups))
     ]
     return {
         "at_ms": source.at_ms,
@@ -280,11 +273,7 @@ _HISTORY_ROWS: Final = 720
 async def show_history(source: Source, query: Query) -> dict[str, Any]:
     """Return the figures of a broker between `begin` and `end`, in seconds since 1970 or, up to 0, before now."""
     found = await _history_of(source.admin, query, has_names=query.text("names") == "1")
-    return {
-        **_shown_history(found),
-        "groups": [*map(asdict, found.groups)],
-        "topics": [*map(asdict, found.topics)],
-    }
+    return {**_shown_history(found), "groups": [*map(asdict, found.groups)], "topics": [*map(asdict, found.topics)]}
 
 
 async def show_brokers(source: Source, query: Query) -> dict[str, Any]:

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 _SQL_CHARS_MAX: Final = 4096
 _STEP: Final = re.compile(
-    r"""\.?(?P<name>[^\s.\[\]"'=!<>]+) | \[(?P<index>\d{1,9}|\*)\] | \[(?P<quoted>"(?:[^"\\]|\\.)*")\]""",
-    re.VERBOSE,
+    r"""\.?(?P<name>[^\s.\[\]"'=!<>]+) | \[(?P<index>\d{1,9}|\*)\] | \[(?P<quoted>"(?:[^"\\]|\\.)*")\]""", re.VERBOSE
 )
 _OPERATOR: Final = re.compile(r"\s*(?P<operator>==|=|!=|<>|<=|>=|<|>|contains\b)\s*", re.IGNORECASE)
 _STEPS_MAX: Final = 32
@@ -293,10 +292,7 @@ async def _bounds(source: Source, query: Query) -> dict[Queue, tuple[int, int]]:
         topics |= dict.fromkeys(
             summary.topic
             for summary in await source.admin.topic_summaries()
-            if any(
-                _is_meant(pattern, summary.kind) and fnmatchcase(summary.topic, pattern)
-                for pattern in patterns
-            )
+            if any(_is_meant(pattern, summary.kind) and fnmatchcase(summary.topic, pattern) for pattern in patterns)
         )
     found = await source.admin.queue_bounds(list(topics)) if topics else {}
     for topic in topics.keys() - {queue.topic for queue in found}:
@@ -340,9 +336,7 @@ async def _given_places(
         found = {queue: await source.admin.offset_by_time(*queue, at_ms) for queue in bounds}
         return {queue: max(low, min(high, found[queue])) for queue, (low, high) in bounds.items()}, 0
     if start not in ("next", "previous"):
-        raise InvalidQuery(
-            f"start is {start[:40]!r}, and must be newest, oldest, offset, time, next or previous"
-        )
+        raise InvalidQuery(f"start is {start[:40]!r}, and must be newest, oldest, offset, time, next or previous")
     known = _read_place(query.text("place", size_max=_PLACE_CHARS_MAX))
     places = {queue: max(low, min(high, known.get(queue, low))) for queue, (low, high) in bounds.items()}
     if query.text("follow") != "1":

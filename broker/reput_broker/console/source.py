@@ -139,9 +139,7 @@ class Bodies:
     """
 
     def __init__(self, decoders: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._forms = [
-            _Form(pattern, form, clock) for pattern, _, form in (each.partition("=") for each in decoders)
-        ]
+        self._forms = [_Form(pattern, form, clock) for pattern, _, form in (each.partition("=") for each in decoders)]
         self._of_topics: dict[str, _Form | None] = {}
 
     def decoded(self, message: ReceivedMessage) -> DecodedBody:
@@ -169,9 +167,7 @@ class Bodies:
         if topic not in self._of_topics:
             if len(self._of_topics) >= _TOPICS_MAX:
                 self._of_topics.clear()
-            self._of_topics[topic] = next(
-                (form for form in self._forms if fnmatchcase(topic, form.pattern)), None
-            )
+            self._of_topics[topic] = next((form for form in self._forms if fnmatchcase(topic, form.pattern)), None)
         return self._of_topics[topic]
 
 

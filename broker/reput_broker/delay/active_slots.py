@@ -122,10 +122,7 @@ class ActiveSlots:
     def first_late(self, before_ms: int, default: int) -> int:
         """Return the first log offset of a waiting message whose own slot is before that of a time."""
         # One that is rescheduled there is due when the slot begins that it is in.
-        return min(
-            (due.physical_offset for due in self._waiting.values() if due.due_ms <= before_ms),
-            default=default,
-        )
+        return min((due.physical_offset for due in self._waiting.values() if due.due_ms <= before_ms), default=default)
 
     def waiting(self) -> list[Due]:
         """Return every waiting message in order."""
@@ -158,6 +155,4 @@ class ActiveSlots:
 
     def first_delivery(self, default: int) -> int:
         """Return where the log ended before the first delivery of an unfinished slot."""
-        return min(
-            (s.delivered_from for s in self.slots.values() if s.delivered_from is not None), default=default
-        )
+        return min((s.delivered_from for s in self.slots.values() if s.delivered_from is not None), default=default)

@@ -26,19 +26,8 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol import properties as names
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import ErrorCode
-from reput_protocol.names import (
-    DELAY_CANCEL_TOPIC,
-    REVIVE_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-)
-from reput_protocol.properties import (
-    PROPERTIES_BYTES_MAX,
-    decode_properties,
-    encode_properties,
-    find_property,
-)
+from reput_protocol.names import DELAY_CANCEL_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties, find_property
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
 from reput_protocol.record.layout import tags_code
 from reput_protocol.record.record import Record, RecordView, redirect_record
@@ -87,9 +76,7 @@ class DelayRedirects:
             return 0
         level = number_of(text)
         if level is None:
-            raise _illegal(
-                f"the delay level {text[:40]!r} is not a number; the levels are 1 to {len(DELAY_LEVELS_MS)}"
-            )
+            raise _illegal(f"the delay level {text[:40]!r} is not a number; the levels are 1 to {len(DELAY_LEVELS_MS)}")
         return min(level, len(DELAY_LEVELS_MS))
 
     def _timed(self, record: Record, properties: dict[str, str]) -> Record | None:
@@ -303,9 +290,7 @@ def decode_delayed(data: bytes) -> DelayedRecord | None:
     elif held_in != SCHEDULE_TOPIC:
         return None
     kept.append(b"")
-    return DelayedRecord(
-        record, topic.decode("utf-8", "replace"), queue_id, out_ms, marks, b"\x02".join(kept)
-    )
+    return DelayedRecord(record, topic.decode("utf-8", "replace"), queue_id, out_ms, marks, b"\x02".join(kept))
 
 
 def timer_out_ms(deliver_ms: int) -> int:
@@ -371,10 +356,7 @@ def cancel_record(delayed: DelayedRecord, slot_ms: int, now_ms: int) -> Record:
     For a message in the wheel it is RocketMQ's delete message, which both brokers heed; for a delay level a record of
     our own topic.
     """
-    found = {
-        names.REAL_TOPIC: delayed.topic,
-        names.REAL_QUEUE_ID: str(delayed.queue_id),
-    }
+    found = {names.REAL_TOPIC: delayed.topic, names.REAL_QUEUE_ID: str(delayed.queue_id)}
     properties = decode_properties(delayed.kept)
     for name in (names.UNIQ_KEY, names.KEYS):  # a query that finds the message also finds this record
         if name in properties:

@@ -68,12 +68,7 @@ class TimerFeed:
     slot becomes due.
     """
 
-    def __init__(
-        self,
-        state: DelayState,
-        store: MessageStore,
-        reader: RecordReader,
-    ) -> None:
+    def __init__(self, state: DelayState, store: MessageStore, reader: RecordReader) -> None:
         self._state = state
         self._store = store
         self._reader = reader
@@ -109,9 +104,7 @@ class TimerFeed:
         delayed = [None if data is None else decode_delayed(data) for data in await self._reader.read(places)]
         entries = [
             self._entry(queue_offset, *place, one)
-            for queue_offset, (place, one) in enumerate(
-                zip(places, delayed, strict=True), timers.queue_offset
-            )
+            for queue_offset, (place, one) in enumerate(zip(places, delayed, strict=True), timers.queue_offset)
         ]
         if timers.needs_files() or timers.log.should_prepare_file():
             await trio.to_thread.run_sync(timers.make_files)
@@ -122,9 +115,7 @@ class TimerFeed:
             self._note_added(entry, one, timers.active.slots.get(slot_ms))
         return len(slots)
 
-    def _entry(
-        self, queue_offset: int, physical_offset: int, size: int, delayed: DelayedRecord | None
-    ) -> Timed:
+    def _entry(self, queue_offset: int, physical_offset: int, size: int, delayed: DelayedRecord | None) -> Timed:
         if delayed is None:
             return Timed(physical_offset, size, 0, 0, 0, 0, cancels=False, is_done=True)
         cancels = delayed.cancels
@@ -185,9 +176,7 @@ class TimerFeed:
         deletes: list[TimerUnit] = []
         position = chain.last
         while position != NO_POSITION:
-            units, position = await trio.to_thread.run_sync(
-                self._state.timers.log.chain, position, _UNITS_A_STEP
-            )
+            units, position = await trio.to_thread.run_sync(self._state.timers.log.chain, position, _UNITS_A_STEP)
             for unit in units:
                 if unit.cancels:
                     deletes.append(unit)
@@ -209,9 +198,7 @@ class TimerFeed:
                 if data is None:  # lost: the hash is the only trace of its topic
                     self._state.stats.waiting[self._names.get(topic_hash, UNKNOWN_TOPIC)] -= 1
                 due_ms = chain.slot_ms if is_rolling else _due_ms(data, chain.slot_ms)
-                self._state.timers.active.push(
-                    Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling))
-                )
+                self._state.timers.active.push(Due(due_ms, physical_offset, size, 0, chain.slot_ms, bool(is_rolling)))
             await trio.lowlevel.checkpoint()
         slot.is_loaded = True
 
@@ -250,19 +237,12 @@ class LevelCounts:
     when they finish; messages that finish before it reaches them are never counted.
     """
 
-    def __init__(
-        self,
-        state: DelayState,
-        store: MessageStore,
-        reader: RecordReader,
-    ) -> None:
+    def __init__(self, state: DelayState, store: MessageStore, reader: RecordReader) -> None:
         self._state = state
         self._store = store
         self._reader = reader
         self._marks = dict.fromkeys((level.number for level in self._state.levels.levels), 0)
-        self._counted: dict[int, Counter[str]] = {
-            level.number: Counter() for level in self._state.levels.levels
-        }
+        self._counted: dict[int, Counter[str]] = {level.number: Counter() for level in self._state.levels.levels}
 
     def finished(self, topic: str, level: int, place: int) -> None:
         """Subtract a finished message if it has been counted.
@@ -297,11 +277,7 @@ class LevelCounts:
         places = [(physical_offset, size) for physical_offset, size, _ in units]
         found = await self._reader.read(places)
         for number, (place, data) in enumerate(zip(places, found, strict=True), mark):
-            if (
-                number >= level.next_offset
-                and number not in level.done_ahead
-                and place[0] not in self._state.cancelled
-            ):
+            if number >= level.next_offset and number not in level.done_ahead and place[0] not in self._state.cancelled:
                 topic = None if data is None else find_property(RecordView(data, 0).properties, b"REAL_TOPIC")
                 if topic is not None:
                     name = topic.decode("utf-8", "replace")

@@ -128,9 +128,7 @@ class DelayProcessor(Processor):
                 ErrorCode.NOT_FOUND,
                 f"no delayed message for topic {header.topic} has the key {header.key!r}; nothing was cancelled",
             )
-        response = Response(
-            0, body=commands.CancelResult([self._told(result) for result in results]).to_json()
-        )
+        response = Response(0, body=commands.CancelResult([self._told(result) for result in results]).to_json())
         self._answer_when_flushed(request, response, results)
         return None
 
@@ -143,9 +141,7 @@ class DelayProcessor(Processor):
         header = commands.RecallMessageHeader.from_ext(request.ext)
         check_send_topic(header.topic)
         if self._core.tables.topics.get(header.topic) is None:
-            raise Refusal(
-                ErrorCode.NO_TOPIC, f"topic {header.topic!r} does not exist; there is nothing to recall"
-            )
+            raise Refusal(ErrorCode.NO_TOPIC, f"topic {header.topic!r} does not exist; there is nothing to recall")
         try:
             handle = commands.RecallHandle.parse(header.recall_handle)
         except ValueError as error:
@@ -165,9 +161,7 @@ class DelayProcessor(Processor):
         response = Response(0, result.to_ext(request.header_type))
         self._answer_when_flushed(request, response, results)
 
-    def _answer_when_flushed(
-        self, request: Request, response: Response, results: Sequence[Cancelled]
-    ) -> None:
+    def _answer_when_flushed(self, request: Request, response: Response, results: Sequence[Cancelled]) -> None:
         end = max(result.end_offset for result in results)
         pending = _PendingCancel(request, response, 0, self._core.puts.fence, 0)
         self._core.puts.progress.answer_when(AckLevel.FLUSHED, end, pending)
@@ -187,9 +181,7 @@ class _PendingCancel(PendingRequest):
     def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
         text = f"cancelled, but possibly not on disk: {reason}; ask again whether it was in time"
         remark = refusal_remark(error, text)
-        self.client.answer(
-            self.request, Response(int(error.response_code), body=self.response.body, remark=remark)
-        )
+        self.client.answer(self.request, Response(int(error.response_code), body=self.response.body, remark=remark))
 
     @override
     def refuse(self, reason: str) -> None:
@@ -254,14 +246,7 @@ class DelayFeature:
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks, which run concurrently until cancelled."""
-        return (
-            self._deliver,
-            self._feed_wheel,
-            self._load_slots,
-            self._count_levels,
-            self._save,
-            self._clean,
-        )
+        return (self._deliver, self._feed_wheel, self._load_slots, self._count_levels, self._save, self._clean)
 
     def due_s(self) -> float:
         """Return how late the most overdue message is, in seconds; 0 if none is."""

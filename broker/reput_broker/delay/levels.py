@@ -82,9 +82,7 @@ class Levels:
         on_lost: called with a level and the number of its messages that left the log undelivered.
     """
 
-    def __init__(
-        self, store: MessageStore, cancelled: set[int], on_lost: Callable[[Level, int], None]
-    ) -> None:
+    def __init__(self, store: MessageStore, cancelled: set[int], on_lost: Callable[[Level, int], None]) -> None:
         self._store = store
         self._cancelled = cancelled
         self.levels = [Level(number, delay_ms) for number, delay_ms in enumerate(DELAY_LEVELS_MS, 1)]
@@ -190,9 +188,7 @@ class Levels:
 
     def progress(self, log_end: int, cancel_offset: int) -> LevelProgress:
         """Return what may be saved once the log has been flushed up to `log_end`."""
-        replay_from = min(
-            (level.ahead_from for level in self.levels if level.ahead_from is not None), default=log_end
-        )
+        replay_from = min((level.ahead_from for level in self.levels if level.ahead_from is not None), default=log_end)
         offsets = {level.number: level.next_offset for level in self.levels if self._end(level)}
         return LevelProgress(offsets, min(replay_from, log_end), cancel_offset)
 
@@ -221,9 +217,7 @@ class Levels:
         if data is None:
             return 0
         record = decode_record(data, check_crc=False)
-        due = deliver_time(
-            find_property(record.properties, b"DELAY"), record.store_timestamp_ms, DELAY_LEVELS_MS
-        )
+        due = deliver_time(find_property(record.properties, b"DELAY"), record.store_timestamp_ms, DELAY_LEVELS_MS)
         return 0 if due is None else due
 
     def _begin(self, level: Level) -> int:
@@ -271,10 +265,7 @@ class LevelCancellations:
         if target is None or delayed is None:
             return
         record = RecordView(delayed, 0)
-        if (
-            record.topic == SCHEDULE_TOPIC
-            and record.queue_offset >= self._levels.of(record.queue_id + 1).next_offset
-        ):
+        if record.topic == SCHEDULE_TOPIC and record.queue_offset >= self._levels.of(record.queue_id + 1).next_offset:
             self._cancelled.add(target)
             self.add(cancel_offset, record.queue_id + 1, record.queue_offset)
 

@@ -32,9 +32,7 @@ class RecordReader:
         """Return the records at these places, checked; None where the record is missing or damaged."""
         warm_from = max(self._warm_from, self._store.max_physical_offset - self._memory_bytes)
         extents = [Extent(*place) for place in places]
-        if all(physical_offset >= warm_from for physical_offset, _ in places) and self._store.is_resident(
-            extents
-        ):
+        if all(physical_offset >= warm_from for physical_offset, _ in places) and self._store.is_resident(extents):
             return [self._read_one(*place, cold=False) for place in places]
         return await trio.to_thread.run_sync(self.read_cold, places, limiter=self._limiter)
 
@@ -45,10 +43,7 @@ class RecordReader:
     def _read_one(self, physical_offset: int, size: int, *, cold: bool) -> bytes | None:
         try:
             data = self._store.read_extents((Extent(physical_offset, size),), cold=cold)
-        except (
-            FileMissing,
-            ValueError,
-        ):  # a file that holds the place was deleted, or a damaged file named it
+        except (FileMissing, ValueError):  # a file that holds the place was deleted, or a damaged file named it
             return None
         if scan_record(data, 0, len(data), check_crc=True).status is not ScanStatus.RECORD:
             return None

@@ -365,9 +365,7 @@ def open_delay_state(
 def encode_finished(finished: FinishedTimers) -> bytes:
     """Return what follows RocketMQ's 56 bytes in the answer to 60."""
     assert finished.replay_from is not None
-    return _ANSWER_OURS.pack(
-        finished.read_ms, finished.queue_offset, finished.late_from, finished.replay_from
-    )
+    return _ANSWER_OURS.pack(finished.read_ms, finished.queue_offset, finished.late_from, finished.replay_from)
 
 
 def read_answer(body: bytes) -> dict[str, Any]:
@@ -378,12 +376,7 @@ def read_answer(body: bytes) -> dict[str, Any]:
     """
     if len(body) >= _ANSWER_HEAD_BYTES + _ANSWER_OURS.size:
         read_ms, queue_offset, late_from, replay_from = _ANSWER_OURS.unpack_from(body, _ANSWER_HEAD_BYTES)
-        return {
-            "readMs": read_ms,
-            "queueOffset": queue_offset,
-            "lateFrom": late_from,
-            "replayFrom": replay_from,
-        }
+        return {"readMs": read_ms, "queueOffset": queue_offset, "lateFrom": late_from, "replayFrom": replay_from}
     if len(body) < _ANSWER_HEAD_BYTES:
         raise ValueError(f"{len(body)} bytes are no timer checkpoint, which has {_ANSWER_HEAD_BYTES}")
     read_ms, _, queue_offset = _ANSWER_HEAD.unpack_from(body)

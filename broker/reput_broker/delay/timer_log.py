@@ -169,9 +169,7 @@ class TimerLog:
             starts = list_stream_files(self.directory, self.file_size, [], strays=self._strays)
         except ForeignFile as error:
             raise ForeignFile(error.path, f"{error.reason} (delay.timer_log_file_size)") from None
-        self._files = tuple(
-            _File(start, os.open(self._path(start), os.O_RDWR | os.O_CLOEXEC)) for start in starts
-        )
+        self._files = tuple(_File(start, os.open(self._path(start), os.O_RDWR | os.O_CLOEXEC)) for start in starts)
         self.end = self.flushed = self._find_end()
 
     def _find_end(self) -> int:

@@ -19,12 +19,7 @@ from typing import NamedTuple
 
 from reput_broker.delay.active_slots import ActiveSlots
 from reput_broker.delay.delayed_record import DeleteId, Due, OffsetSet
-from reput_broker.delay.timer_checkpoint import (
-    FILES_MAX,
-    TimerCheckDamaged,
-    TimerCheckpoint,
-    TimerProgress,
-)
+from reput_broker.delay.timer_checkpoint import FILES_MAX, TimerCheckDamaged, TimerCheckpoint, TimerProgress
 from reput_broker.delay.timer_log import (
     MAGIC_DEFAULT,
     MAGIC_DELETE,
@@ -140,12 +135,7 @@ class TimerMessageStore:
     """
 
     def __init__(
-        self,
-        data_dir: Path,
-        *,
-        log_file_size: int,
-        roll_window_ms: Callable[[], int],
-        slots: int = SLOTS,
+        self, data_dir: Path, *, log_file_size: int, roll_window_ms: Callable[[], int], slots: int = SLOTS
     ) -> None:
         self.log = TimerLog(data_dir / "timerlog", log_file_size)
         self.wheel = TimerWheel(data_dir / "timerwheel", slots)
@@ -262,11 +252,7 @@ class TimerMessageStore:
         return FinishedTimers(progress.read_ms, progress.queue_offset, late_from, replay_from)
 
     def _continue_after_rocketmq(
-        self,
-        progress: TimerProgress,
-        first_offset: int,
-        end_offset: int,
-        queue_offset_at: Callable[[int], int | None],
+        self, progress: TimerProgress, first_offset: int, end_offset: int, queue_offset_at: Callable[[int], int | None]
     ) -> None:
         """Continue where RocketMQ stopped; it trusts the last unit more than its checkpoint."""
         self.read_ms = progress.read_ms
@@ -354,9 +340,7 @@ class TimerMessageStore:
             self.wheel.put(one.slot_ms, one.after)
         for timed, one in zip(entries, placed, strict=False):
             if not timed.is_done and (
-                one.slot_ms < self.active_until
-                or one.slot_ms in self.active.slots
-                or one.slot_ms == self.read_ms
+                one.slot_ms < self.active_until or one.slot_ms in self.active.slots or one.slot_ms == self.read_ms
             ):
                 self._keep_in_memory(timed, one)
         self.queue_offset += len(placed)
@@ -374,9 +358,7 @@ class TimerMessageStore:
                     break
                 before = self.wheel.slot(slot_ms)
             flags = (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if timed.cancels else 0)
-            unit = self._unit(
-                before, slot_ms, timed.physical_offset, timed.size, timed.topic_hash, flags, now_ms
-            )
+            unit = self._unit(before, slot_ms, timed.physical_offset, timed.size, timed.topic_hash, flags, now_ms)
             first = position if before.first == NO_POSITION else before.first
             after = Slot(first, position, before.number + (-1 if timed.cancels else 1))
             changed[slot_ms] = after
@@ -385,24 +367,11 @@ class TimerMessageStore:
         return placed
 
     def _unit(
-        self,
-        before: Slot,
-        slot_ms: int,
-        physical_offset: int,
-        size: int,
-        topic_hash: int,
-        flags: int,
-        now_ms: int,
+        self, before: Slot, slot_ms: int, physical_offset: int, size: int, topic_hash: int, flags: int, now_ms: int
     ) -> bytes:
         written_ms = min(max(slot_of(now_ms), slot_ms - _DELAY_MAX_MS), slot_ms + _DELAY_MAX_MS)
         return TimerUnit(
-            before.last,
-            MAGIC_DEFAULT | flags,
-            written_ms,
-            slot_ms - written_ms,
-            physical_offset,
-            size,
-            topic_hash,
+            before.last, MAGIC_DEFAULT | flags, written_ms, slot_ms - written_ms, physical_offset, size, topic_hash
         ).pack()
 
     def _keep_in_memory(self, timed: Timed, one: _Placed) -> None:
@@ -415,9 +384,7 @@ class TimerMessageStore:
             due_ms = slot_ms if one.rolls else timed.due_ms
             self.active.push(Due(due_ms, timed.physical_offset, timed.size, 0, slot_ms, one.rolls))
 
-    def _append(
-        self, slot_ms: int, physical_offset: int, size: int, topic_hash: int, flags: int, now_ms: int
-    ) -> None:
+    def _append(self, slot_ms: int, physical_offset: int, size: int, topic_hash: int, flags: int, now_ms: int) -> None:
         position = self.log.begin_append()
         before = self.wheel.slot(slot_ms)
         self.log.append(self._unit(before, slot_ms, physical_offset, size, topic_hash, flags, now_ms))
@@ -514,9 +481,7 @@ class TimerMessageStore:
         before their time, because they were stored late, or moved by the end of a run.
         """
         slots, last_ms = self.active.slots.items(), max(now_ms, self.read_ms)
-        if self.active_until <= last_ms or any(
-            slot_ms <= last_ms and not slot.is_loaded for slot_ms, slot in slots
-        ):
+        if self.active_until <= last_ms or any(slot_ms <= last_ms and not slot.is_loaded for slot_ms, slot in slots):
             return 0
         first_ms = self.active.first_ms
         return now_ms if first_ms is None else min(now_ms, first_ms - 1)
@@ -544,9 +509,7 @@ class TimerMessageStore:
         if self._replay_from is not None and self.read_ms <= self._replay_until_ms:
             partly_delivered.append(self._replay_until_ms)
         stop = max(partly_delivered, default=self.read_ms - PRECISION_MS) + PRECISION_MS
-        if stop > self.active_until or any(
-            slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()
-        ):
+        if stop > self.active_until or any(slot_ms < stop and not slot.is_loaded for slot_ms, slot in slots.items()):
             return []
         moving: list[tuple[Due, KeysView[DeleteId]]] = [
             (due, slots[due.place].deletes.keys()) for due in self.active.waiting() if due.place < stop
@@ -565,9 +528,7 @@ class TimerMessageStore:
         """
         if self.needs_files():
             self.make_files()
-        self._append(
-            self.read_ms, due.physical_offset, due.size, topic_hash, MAGIC_ROLL if due.rolls else 0, now_ms
-        )
+        self._append(self.read_ms, due.physical_offset, due.size, topic_hash, MAGIC_ROLL if due.rolls else 0, now_ms)
 
     def end_with(self, physical_offset: int, size: int, now_ms: int) -> None:
         """Make the last unit of the log that of the queue's last message with a unit. May make a file.
@@ -596,9 +557,7 @@ class TimerMessageStore:
         if self._replay_from is not None:
             # Copies that an earlier run delivered from unfinished slots are further back.
             replay_from = min(replay_from, self._replay_from)
-        return TimerProgress(
-            self.read_ms, self.log.end, self.queue_offset, replay_from, self.log.digests[-FILES_MAX:]
-        )
+        return TimerProgress(self.read_ms, self.log.end, self.queue_offset, replay_from, self.log.digests[-FILES_MAX:])
 
     def flush(self) -> None:
         """Flush timer log and wheel. Blocks.

@@ -22,14 +22,7 @@ from operator import attrgetter
 
 import trio
 
-from reput_broker.delay.delayed_record import (
-    DelayedRecord,
-    DeleteId,
-    Due,
-    cancel_record,
-    decode_delayed,
-    origin_of,
-)
+from reput_broker.delay.delayed_record import DelayedRecord, DeleteId, Due, cancel_record, decode_delayed, origin_of
 from reput_broker.delay.deliverer import LevelCounts
 from reput_broker.delay.levels import Level
 from reput_broker.delay.record_reader import RecordRange, RecordReader
@@ -76,9 +69,7 @@ class WalkCursor:
         try:
             levels, slot_ms, physical_offset = json.loads(text)
             cursor = cls(
-                {int(level): int(offset) for level, offset in levels.items()},
-                int(slot_ms),
-                int(physical_offset),
+                {int(level): int(offset) for level, offset in levels.items()}, int(slot_ms), int(physical_offset)
             )
         except (ValueError, TypeError, AttributeError):
             raise ValueError(f"{text[:60]!r} is not a cursor") from None
@@ -145,19 +136,11 @@ class WaitingMessages:
         latest_ms = self._clock_ms() + level.delay_ms
         deliver_ms = self._state.levels.deliver_ms
         return [
-            Due(
-                min(deliver_ms(physical_offset, code), latest_ms),
-                physical_offset,
-                size,
-                level.number,
-                place,
-            )
+            Due(min(deliver_ms(physical_offset, code), latest_ms), physical_offset, size, level.number, place)
             for place, (physical_offset, size, code) in enumerate(units, offset)
         ]
 
-    async def _of_level(
-        self, cursor: WalkCursor, number: int, until_ms: int, count: int
-    ) -> list[DelayedRecord]:
+    async def _of_level(self, cursor: WalkCursor, number: int, until_ms: int, count: int) -> list[DelayedRecord]:
         level = self._state.levels.of(number)
         dues = self._dues(cursor, level, count)
         taken = [dues[0], *takewhile(lambda due: due.due_ms <= until_ms, dues[1:])]
@@ -311,11 +294,7 @@ class Canceller:
                     results[place] = Cancelled(delayed, outcome, self._core.store.wrote_offset)
                     continue
                 cancelled = await self._cancel(delayed)
-                if (
-                    cancelled.outcome is CancelOutcome.DELIVERED
-                    and self._is_far(delayed)
-                    and place not in moved
-                ):
+                if cancelled.outcome is CancelOutcome.DELIVERED and self._is_far(delayed) and place not in moved:
                     moved.add(place)  # unless it has been rescheduled meanwhile
                     has_moved = True
                     continue
@@ -324,9 +303,7 @@ class Canceller:
                 return [*results.values()]
 
     def _is_far(self, delayed: DelayedRecord) -> bool:
-        return not delayed.level and self._state.timers.is_far(
-            delayed.out_ms, delayed.record.store_timestamp_ms
-        )
+        return not delayed.level and self._state.timers.is_far(delayed.out_ms, delayed.record.store_timestamp_ms)
 
     # -- finding -------------------------------------------------------------------------------------------
 
@@ -403,9 +380,7 @@ class Canceller:
         result = self._core.store.put_record(record)
         if result.status is not PutStatus.PUT_OK:
             code = ErrorCode.DISK_FULL if result.status is PutStatus.DISK_FULL else ErrorCode.READ_ONLY
-            raise Refusal(
-                code, f"the cancellation cannot be stored ({result.status}); the message still waits"
-            )
+            raise Refusal(code, f"the cancellation cannot be stored ({result.status}); the message still waits")
         self._core.puts.own.wrote()
         state, queue_offset = self._state, delayed.record.queue_offset
         state.cancelled.add(delayed.physical_offset)
@@ -442,6 +417,4 @@ def _found(found: list[DelayedRecord], records: Iterable[bytes]) -> _Found:
             cancelled.add(origin)
         else:
             deleted.add((delayed.cancels, delayed.out_ms))
-    return _Found(
-        [delayed for delayed in messages if delayed.physical_offset not in made_of], cancelled, deleted
-    )
+    return _Found([delayed for delayed in messages if delayed.physical_offset not in made_of], cancelled, deleted)

@@ -41,19 +41,9 @@ class ClientChannel:
     their tables: the client's groups, each with the bytes held for it.
     """
 
-    __slots__ = (
-        "client",
-        "client_id",
-        "consumer_groups",
-        "language",
-        "last_heartbeat",
-        "producer_groups",
-        "version",
-    )
+    __slots__ = ("client", "client_id", "consumer_groups", "language", "last_heartbeat", "producer_groups", "version")
 
-    def __init__(
-        self, client: Client, client_id: str, language: int, version: int, last_heartbeat: float
-    ) -> None:
+    def __init__(self, client: Client, client_id: str, language: int, version: int, last_heartbeat: float) -> None:
         self.client = client
         self.client_id = client_id
         self.language = language
@@ -113,9 +103,7 @@ class ClientTable:
         if holders is None or holders.keys() == {client}:
             return False
         owner = owner_of(client)
-        return any(
-            other is not client and not other.is_closed and owner_of(other) != owner for other in holders
-        )
+        return any(other is not client and not other.is_closed and owner_of(other) != owner for other in holders)
 
     def heard(self, client: Client, client_id: str, language: int, version: int, now: float) -> ClientChannel:
         """Record a heartbeat and return the client.

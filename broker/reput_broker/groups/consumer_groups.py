@@ -201,19 +201,13 @@ class ConsumerGroup:
                 (request.wanted, next(iter(request.members))) for request in [*self._requests.values()][:2]
             ]
             wanted, other_wanted = one.difference(other)
-            return Disagreement(
-                self.conflict_since_ms, member.client_id, wanted, other_member.client_id, other_wanted
-            )
+            return Disagreement(self.conflict_since_ms, member.client_id, wanted, other_member.client_id, other_wanted)
         refused = self.refused
         if refused is None or now_ms - refused.tried_ms > _REFUSED_MS:
             return None
         conflict = refused.conflict
         return Disagreement(
-            refused.since_ms,
-            refused.client_id,
-            conflict.wanted,
-            conflict.other.client_id,
-            conflict.other_wanted,
+            refused.since_ms, refused.client_id, conflict.wanted, conflict.other.client_id, conflict.other_wanted
         )
 
     def note_refused(self, channel: ClientChannel, conflict: Conflict, now_ms: int) -> None:

@@ -186,14 +186,11 @@ class GroupsHealth:
             max(left_ms, stored_ms),
         )
 
-    def _stuck(
-        self, group: str, online: ConsumerGroup, waiting: list[Waiting], now_ms: int
-    ) -> Iterator[GroupHealth]:
+    def _stuck(self, group: str, online: ConsumerGroup, waiting: list[Waiting], now_ms: int) -> Iterator[GroupHealth]:
         stuck = sorted(
             (max(one.seen_ms, online.since_ms), one)
             for one in waiting
-            if one.seen_ms is not None
-            and now_ms - max(one.seen_ms, online.since_ms) > 1000 * self._options.stuck_after
+            if one.seen_ms is not None and now_ms - max(one.seen_ms, online.since_ms) > 1000 * self._options.stuck_after
         )
         if not stuck:
             return
@@ -225,9 +222,7 @@ class GroupsHealth:
         for one in waiting:
             by_topic.setdefault(one.topic, []).append(one)
         lags = {topic: sum(one.lag for one in queues) for topic, queues in by_topic.items()}
-        many = self._many_since(
-            group, [topic for topic in lags if lags[topic] > self._options.behind_messages], now_ms
-        )
+        many = self._many_since(group, [topic for topic in lags if lags[topic] > self._options.behind_messages], now_ms)
         found = []
         for topic, queues in by_topic.items():
             since_ms = [many[topic]] if topic in many else []
@@ -411,8 +406,7 @@ class GroupAccess:
 
 def _disabled(group: str) -> Refusal:
     return Refusal(
-        ErrorCode.NO_PERMISSION,
-        f"group {group!r} may not consume: an administrator has disabled it (consumeEnable)",
+        ErrorCode.NO_PERMISSION, f"group {group!r} may not consume: an administrator has disabled it (consumeEnable)"
     )
 
 
@@ -459,22 +453,16 @@ class GroupState:
         self.online = ConsumerGroups(clock_ms)
         self.locks = QueueLocks(options, trio.current_time)
         self.notifier = GroupNotifier(self.online, tables.groups, options)
-        self.membership = Membership(
-            options, counters, self.online, self.notifier, self.locks, on_filters=on_filters
-        )
+        self.membership = Membership(options, counters, self.online, self.notifier, self.locks, on_filters=on_filters)
         self.requesters = Requesters(self.membership.clients)
         self.resets = PendingResets()
         self.progress = GroupProgress()
-        self.commits = OffsetCommits(
-            tables.offsets, self.resets, self.progress, counters, on_commit, clock_ms
-        )
+        self.commits = OffsetCommits(tables.offsets, self.resets, self.progress, counters, on_commit, clock_ms)
         self.times = StoreTimes(store)
         self.readers = GroupReaders(clock_ms)
         self.positions = GroupPositions(tables.offsets, self.progress, self.online)
         self.lag = LagService(store, self.positions, self.times, clock_ms=clock_ms)
-        self.health = GroupsHealth(
-            self, options, store, tables.groups, broker_name=broker_name, clock_ms=clock_ms
-        )
+        self.health = GroupsHealth(self, options, store, tables.groups, broker_name=broker_name, clock_ms=clock_ms)
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks, which run until the broker stops."""

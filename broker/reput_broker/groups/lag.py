@@ -232,12 +232,7 @@ class LagService:
     """Keeps the figures up to date."""
 
     def __init__(
-        self,
-        store: MessageStore,
-        positions: GroupPositions,
-        times: StoreTimes,
-        *,
-        clock_ms: Callable[[], int],
+        self, store: MessageStore, positions: GroupPositions, times: StoreTimes, *, clock_ms: Callable[[], int]
     ) -> None:
         self.figures = LagFigures()
         self._store = store

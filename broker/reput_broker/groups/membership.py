@@ -110,9 +110,7 @@ class Membership:
         """Refuse a heartbeat with too many groups and subscriptions before it is decoded."""
         self._check_size(count * min(ENTRY_BYTES, _PRODUCER_BYTES))
 
-    def check_room(
-        self, client: Client, client_id: str, consumers: list[ConsumerData], producers: list[str]
-    ) -> None:
+    def check_room(self, client: Client, client_id: str, consumers: list[ConsumerData], producers: list[str]) -> None:
         """Refuse a heartbeat that would exceed the memory for one client, or for all.
 
         A heartbeat that adds nothing is never refused: a member stays a member.
@@ -422,9 +420,7 @@ class GroupMembersFile:
             found = msgspec.json.decode(loaded.data, type=_Members).members
         except (ReputError, OSError, msgspec.MsgspecError) as error:
             log.warning(
-                "members_not_read",
-                detail=str(error),
-                hint="two members may consume a queue until all are back",
+                "members_not_read", detail=str(error), hint="two members may consume a queue until all are back"
             )
             return {}
         return found if age_s <= age_max_s else {}

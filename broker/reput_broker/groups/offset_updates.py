@@ -74,9 +74,7 @@ class OffsetCommits:
     _on_commit: Callable[[], None]
     _clock_ms: Callable[[], int]
 
-    def commit(
-        self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
-    ) -> None:
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False) -> None:
         """Commit an offset of an existing group, topic and queue; it then survives `kill -9`.
 
         Ignored are negative offsets, which mean "nothing yet", offsets of members that do not know of a reset, those of
@@ -96,9 +94,7 @@ class OffsetCommits:
         self._count(group, topic, queue_id, before, offset)
         self._on_commit()
 
-    def note_pull(
-        self, group: str, topic: str, queue_id: int, offset: int, next_offset: int, peer: str
-    ) -> None:
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int, next_offset: int, peer: str) -> None:
         """Record a pull of a member at `offset`, and where it pulls next."""
         again = self._progress.pulled(group, topic, queue_id, offset, next_offset, peer)
         # A group that does not commit here, such as one that broadcasts, has no messages that expire.
@@ -141,12 +137,7 @@ class OffsetSetting:
     _release_pulls: Callable[[str, list[tuple[str, int]]], None]
 
     async def set(
-        self,
-        group: str,
-        offsets: Mapping[MessageQueue, int],
-        timestamp_ms: int = -1,
-        *,
-        check: Callable[[], None],
+        self, group: str, offsets: Mapping[MessageQueue, int], timestamp_ms: int = -1, *, check: Callable[[], None]
     ) -> int:
         """Set a group's offsets; return how many members were notified by request.
 

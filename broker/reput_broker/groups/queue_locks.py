@@ -77,9 +77,7 @@ class QueueLocks:
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
         """Release a member's locks; those of others remain."""
         locks = self._locks.get(group, {})
-        self._drop(
-            group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id]
-        )
+        self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
 
     def unlock_all(self, group: str, client_id: str) -> int:
         """Release all locks of a member of a group; return how many there were."""

@@ -68,9 +68,7 @@ def old_proof_frame(number: str, secret: str) -> bytes:
     return _OLD_MARK + raw + _old_proof(secret.encode(), raw)
 
 
-async def prove(
-    stream: trio.abc.Stream, number: str, user: str, secret: str, group: Group, dialled: str
-) -> None:
+async def prove(stream: trio.abc.Stream, number: str, user: str, secret: str, group: Group, dialled: str) -> None:
     """Prove a slave's user to its master, and wait for the master's proof.
 
     Args:
@@ -191,17 +189,11 @@ class SlaveAdmission:
             raise HAProtocolError("its proof is not complete")
         (length,) = _LENGTH.unpack(fixed[-_LENGTH.size :])
         rest = await _read(stream, min(length, _ADDRESS_BYTES_MAX) + _PROOF_BYTES)
-        number, own, address = (
-            fixed[:_NUMBER_BYTES],
-            fixed[_NUMBER_BYTES : -_LENGTH.size],
-            rest[:-_PROOF_BYTES],
-        )
+        number, own, address = (fixed[:_NUMBER_BYTES], fixed[_NUMBER_BYTES : -_LENGTH.size], rest[:-_PROOF_BYTES])
         account, channel = self._account(number), _channel(stream)
         parts = _parts(account.name, self._group, number, own, address, channel)
         if not hmac.compare_digest(rest[-_PROOF_BYTES:], mac_of(account.secret, "reput slave", *parts)):
-            raise HAProtocolError(
-                f"it has not proved to be user {account.name!r}, or follows another master or epoch"
-            )
+            raise HAProtocolError(f"it has not proved to be user {account.name!r}, or follows another master or epoch")
         if not channel:
             self._check_address(address.decode("ascii", "replace").split(" "), _end(stream, is_remote=False))
         self._check_right(account)

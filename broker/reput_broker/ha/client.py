@@ -132,12 +132,7 @@ class ReceivedLog:
         if stop:
             self._check(data, table, stop, room)
             last = len(table) - WIDTH
-            return LogItem(
-                self.offset,
-                data[:stop],
-                table[last + STORE_TIMESTAMP_MS],
-                self.offset + table[last],
-            )
+            return LogItem(self.offset, data[:stop], table[last + STORE_TIMESTAMP_MS], self.offset + table[last])
         if status == INVALID:
             raise self._refused(0, reason)
         if status == BLANK:
@@ -146,13 +141,9 @@ class ReceivedLog:
             return LogItem(self.offset, data) if len(data) == room else None
         assert status != RECORD, "the bytes end within a record"
         if size > room - BLANK_BYTES:
-            raise self._refused(
-                0, f"a record of {size} bytes does not fit into the {room} bytes left in the file"
-            )
+            raise self._refused(0, f"a record of {size} bytes does not fit into the {room} bytes left in the file")
         if size > self._record_bytes_max:
-            raise self._refused(
-                0, f"a record has {size} bytes; raise store.message_size_max to that of the master"
-            )
+            raise self._refused(0, f"a record has {size} bytes; raise store.message_size_max to that of the master")
         return None
 
     def drop(self, size: int) -> None:
@@ -168,9 +159,7 @@ class ReceivedLog:
             row, reason = faults[0]
             raise self._refused(table[WIDTH * row], reason)
         if stop > room - BLANK_BYTES:
-            raise self._refused(
-                table[-WIDTH], "the record leaves no room for the blank one at the end of its file"
-            )
+            raise self._refused(table[-WIDTH], "the record leaves no room for the blank one at the end of its file")
         for topic, _, first, _, _ in runs(data, table):
             if topic not in self._topics:
                 if not can_be_topic(topic):
@@ -180,9 +169,7 @@ class ReceivedLog:
                 self._topics.add(topic)
 
     def _refused(self, position: int, reason: str) -> HAProtocolError:
-        return HAProtocolError(
-            f"what it sends for log offset {self.offset + position} cannot be stored: {reason}"
-        )
+        return HAProtocolError(f"what it sends for log offset {self.offset + position} cannot be stored: {reason}")
 
 
 class MasterRefused(ReputError):

@@ -162,9 +162,7 @@ class OwnLog:
     """All before this offset is known to be confirmed, and is never cut."""
 
     @classmethod
-    def of(
-        cls, config: BrokerConfig, store: MessageStore, epochs: Sequence[Epoch], confirmed: int = 0
-    ) -> Self:
+    def of(cls, config: BrokerConfig, store: MessageStore, epochs: Sequence[Epoch], confirmed: int = 0) -> Self:
         """Return the log of an open store."""
         return cls(
             config.cluster,
@@ -221,17 +219,13 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
         ("broker_name", own.broker_name, master.broker_name),
     ):
         if mine != masters_own:
-            return Refuse(
-                f"its {what} is {masters_own!r} and this broker's is {mine!r}; correct {what} or ha.master"
-            )
+            return Refuse(f"its {what} is {masters_own!r} and this broker's is {mine!r}; correct {what} or ha.master")
     if own.file_size != master.file_size:
         return Refuse(
             f"its log files have {master.file_size} bytes and those of this broker {own.file_size}; "
             "set store.commit_log_file_size to the same on both"
         )
-    last, masters = (
-        max([number for number, _ in epochs], default=0) for epochs in (own.epochs, master.epochs)
-    )
+    last, masters = (max([number for number, _ in epochs], default=0) for epochs in (own.epochs, master.epochs))
     if last > masters and not own.is_empty:
         return Refuse(
             f"its last epoch is {masters}, and this broker has copied or written epoch {last}: another broker has been "
@@ -271,9 +265,7 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
             "--server` with this broker's number and address; to keep the master's, run it with those of the master"
         )
     if end <= own.min_offset > 0:
-        return SetAside(
-            f"it has nothing in common with the master's: it begins at {own.min_offset}, and {agree}"
-        )
+        return SetAside(f"it has nothing in common with the master's: it begins at {own.min_offset}, and {agree}")
     if end <= master.min_offset > 0:
         return SetAside(f"{agree}, but the master has deleted its log before {master.min_offset}")
     if end >= own.end_offset:
@@ -299,9 +291,7 @@ def lacks(own: OwnLog, other: ReplicaState) -> int | None:
 def _common(own: OwnLog, other: ReplicaState) -> tuple[Epoch | None, int | None]:
     """Return the last common epoch, and up to where the logs agree; None if that cannot be told."""
     theirs = [Epoch(*entry) for entry in other.epochs]
-    common = max(
-        (epoch for epoch in own.epochs if epoch in theirs), default=None, key=lambda epoch: epoch.number
-    )
+    common = max((epoch for epoch in own.epochs if epoch in theirs), default=None, key=lambda epoch: epoch.number)
     if common is not None:
         return common, _end_of(common, own, other)
     return None, _end_of_forgotten(own, theirs, other.min_offset)
@@ -309,9 +299,7 @@ def _common(own: OwnLog, other: ReplicaState) -> tuple[Epoch | None, int | None]
 
 def _end_of(common: Epoch, own: OwnLog, master: ReplicaState) -> int:
     """Return where the last common epoch ends in the log where it ends first."""
-    later = [
-        start for epochs in (own.epochs, master.epochs) for number, start in epochs if number > common.number
-    ]
+    later = [start for epochs in (own.epochs, master.epochs) for number, start in epochs if number > common.number]
     return min(own.end_offset, master.max_offset, *later)
 
 

@@ -130,9 +130,7 @@ class TransferReader:
                 )
             self.offset = offset
         if offset != self.offset:
-            raise HAProtocolError(
-                f"it sends the log from offset {offset} on, but this log continues at {self.offset}"
-            )
+            raise HAProtocolError(f"it sends the log from offset {offset} on, but this log continues at {self.offset}")
         left = self._file_size - offset % self._file_size
         if not 0 <= length <= left:
             raise HAProtocolError(

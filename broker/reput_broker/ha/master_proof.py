@@ -40,13 +40,9 @@ def mac_of(secret: bytes, *parts: str | bytes) -> bytes:
     return found.digest()
 
 
-def _proof(
-    secret: bytes, group: tuple[str, str], code: int, nonce: str, ext: Mapping[str, Value], body: bytes
-) -> str:
+def _proof(secret: bytes, group: tuple[str, str], code: int, nonce: str, ext: Mapping[str, Value], body: bytes) -> str:
     fields = [text for name in sorted(ext) if ext[name] is not None for text in (name, value_text(ext[name]))]
-    return mac_of(
-        secret, "reput answer of the master", *group, str(code), nonce, str(len(fields)), *fields, body
-    ).hex()
+    return mac_of(secret, "reput answer of the master", *group, str(code), nonce, str(len(fields)), *fields, body).hex()
 
 
 def prove(request: Request, answer: Response, group: tuple[str, str]) -> None:
@@ -88,10 +84,7 @@ def proving(handlers: Mapping[int, Handler], group: tuple[str, str]) -> dict[int
 
         return handle
 
-    return {
-        code: wrapped(handler) if REQUESTS[code].proves_master else handler
-        for code, handler in handlers.items()
-    }
+    return {code: wrapped(handler) if REQUESTS[code].proves_master else handler for code, handler in handlers.items()}
 
 
 class MasterNotProven(RemoteUnreachable):
@@ -116,9 +109,7 @@ class MasterClient(RemotingClient):
         """Whether the last answer was proven."""
         self._has_warned = False
 
-    async def call(
-        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float) -> ClientAnswer:
         """Send a request and return its answer, whatever its code.
 
         Raises:

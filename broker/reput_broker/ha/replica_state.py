@@ -23,15 +23,7 @@ from reput_broker.delay.state import DelayState
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.namesrv.members import GroupMembers
-from reput_broker.remoting.request import (
-    Handled,
-    Handler,
-    Processor,
-    Request,
-    Response,
-    serves,
-    write_in_turns,
-)
+from reput_broker.remoting.request import Handled, Handler, Processor, Request, Response, serves, write_in_turns
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
@@ -231,9 +223,7 @@ class TableSyncProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        whole: dict[int, Handler] = {
-            code: partial(self._answer, *table) for code, table in self._tables.items()
-        }
+        whole: dict[int, Handler] = {code: partial(self._answer, *table) for code, table in self._tables.items()}
         whole[RequestCode.GET_ALL_CONSUMER_OFFSET] = self.consumer_offsets
         handlers = {code: self._parts.of(handler) for code, handler in whole.items()}
         return {**handlers, RequestCode.GET_TIMER_METRICS: self.timer_metrics}
@@ -316,10 +306,7 @@ class TableSyncProcessor:
     def timer_metrics(self, _request: Request) -> Response:
         """Answer with the number of delayed messages by topic."""
         now_ms = self._core.clock_ms()
-        counts = {
-            topic: {"count": count, "timeStamp": now_ms}
-            for topic, count in self._delays.stats.waiting.items()
-        }
+        counts = {topic: {"count": count, "timeStamp": now_ms} for topic, count in self._delays.stats.waiting.items()}
         version = DataVersion().next(now_ms)  # what an Apache slave has differs from it
         return Response(0, body=encode_json({"dataVersion": version.to_json(), "timingCount": counts}))
 

@@ -29,9 +29,7 @@ from reput_protocol.errors import ErrorCode
 
 _BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 
-NOT_WHILE_COMPLETING: Final = frozenset(
-    code for code, row in REQUESTS.items() if row.changes or row.completes_first
-)
+NOT_WHILE_COMPLETING: Final = frozenset(code for code, row in REQUESTS.items() if row.changes or row.completes_first)
 """What a master refuses while it completes what an earlier run began."""
 
 

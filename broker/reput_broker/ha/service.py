@@ -60,11 +60,7 @@ class HAConnection:
     """
 
     def __init__(
-        self,
-        stream: trio.abc.Stream,
-        peer: str,
-        offered: OfferedLog,
-        on_hello: Callable[[HAConnection], None],
+        self, stream: trio.abc.Stream, peer: str, offered: OfferedLog, on_hello: Callable[[HAConnection], None]
     ) -> None:
         self.peer = peer
         self.member: int | None = None

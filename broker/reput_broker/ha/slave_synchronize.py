@@ -205,10 +205,7 @@ class SlaveSynchronize:
             ),
             *(_Table(name, code, partial(_write, ConfigFile(config / file))) for name, code, file in _FILES),
             _Table(
-                "groupMembers",
-                RequestCode.GET_GROUP_MEMBERS,
-                partial(_write, members),
-                unchanged=members.unchanged,
+                "groupMembers", RequestCode.GET_GROUP_MEMBERS, partial(_write, members), unchanged=members.unchanged
             ),
         )
 
@@ -355,9 +352,7 @@ class SlaveSynchronize:
         for table in self._all:
             if table.held is None and now >= table.due_at:
                 await self._fetch(client, table)
-        if now >= self._figures_due_at or any(
-            table.held and table.held.log_end is None for table in self._all
-        ):
+        if now >= self._figures_due_at or any(table.held and table.held.log_end is None for table in self._all):
             await self._look(client)
             self._figures_due_at = now + _FIGURES_S
 
@@ -384,15 +379,10 @@ class SlaveSynchronize:
             table.unchanged()
         else:
             table.held = _Held(
-                body,
-                result.table_version,
-                bool(result.is_partial),
-                result.log_end if is_reput else None,
+                body, result.table_version, bool(result.is_partial), result.log_end if is_reput else None
             )
 
-    async def _whole_table(
-        self, client: RemotingClient, table: _Table, first: SyncTableResult, body: bytes
-    ) -> bytes:
+    async def _whole_table(self, client: RemotingClient, table: _Table, first: SyncTableResult, body: bytes) -> bytes:
         """Return a table of which `body` is the first part; empty if the master has another one by now."""
         parts, size, version = [body], len(body), first.table_version
         while size < (first.table_size or 0):
@@ -428,9 +418,7 @@ class SlaveSynchronize:
             self.master_min_offset = int(figures["commitLogMinOffset"])
             log_end = int(figures["commitLogMaxOffset"])
         except (KeyError, ValueError) as error:
-            raise RemoteUnreachable(
-                client.address, f"its runtime figures have no bounds of the log: {error}"
-            ) from None
+            raise RemoteUnreachable(client.address, f"its runtime figures have no bounds of the log: {error}") from None
         self._master_log.note_end(log_end)
         for table in self._all:
             if table.held is not None and table.held.log_end is None:

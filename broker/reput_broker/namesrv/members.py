@@ -103,10 +103,7 @@ class GroupMembers:
         """Return the other members by id; those that were away for a day are left out."""
         now = self._clock()
         self._seen = {key: seen for key, seen in self._seen.items() if now - seen.at < FORGOTTEN_AFTER_S}
-        return [
-            MemberBroker(key, seen.address, max(0.0, now - seen.at))
-            for key, seen in sorted(self._seen.items())
-        ]
+        return [MemberBroker(key, seen.address, max(0.0, now - seen.at)) for key, seen in sorted(self._seen.items())]
 
     def who_may_lead(self) -> dict[str, str]:
         """Return the addresses of the other members, as a broker that knows no master adds them to its responses."""

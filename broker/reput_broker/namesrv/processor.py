@@ -17,13 +17,7 @@ from reput_broker.tables.topic_access import no_topic
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands import namesrv as commands
 from reput_protocol.commands.base import read_json
-from reput_protocol.commands.topic import (
-    DeleteTopicHeader,
-    KVTable,
-    RouteHeader,
-    TopicList,
-    TopicRoute,
-)
+from reput_protocol.commands.topic import DeleteTopicHeader, KVTable, RouteHeader, TopicList, TopicRoute
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.wire.header import Value
@@ -86,11 +80,7 @@ class NameServerProcessor(Processor):
         RocketMQ's other clients do so after TOPIC_NOT_EXIST.
         """
         own = self._routes.own
-        return (
-            request.header.version == _ALI_ONS_VERSION
-            and own is not None
-            and own.topics.template() is not None
-        )
+        return request.header.version == _ALI_ONS_VERSION and own is not None and own.topics.template() is not None
 
     def _route(self, topic: str, request: Request) -> TopicRoute | None:
         own, address = self._routes.own, self._address(request)
@@ -102,11 +92,7 @@ class NameServerProcessor(Processor):
                 route = self._routes.route(topic, address)
             return route
         template = own.topics.template()
-        return (
-            None
-            if template is None
-            else self._routes.route_over({own.name: own.queue_data(template)}, address)
-        )
+        return None if template is None else self._routes.route_over({own.name: own.queue_data(template)}, address)
 
     @serves(RequestCode.GET_BROKER_CLUSTER_INFO)
     async def cluster_info(self, request: Request) -> Response:
@@ -169,12 +155,7 @@ class NameServerProcessor(Processor):
         if own is None or not request.is_native:
             return {}
         who_may_lead = {} if own.knows_master else self._routes.members.who_may_lead()
-        return {
-            "brokerName": own.name,
-            "brokerId": own.tenure.broker_id,
-            "startId": own.start_id,
-            **who_may_lead,
-        }
+        return {"brokerName": own.name, "brokerId": own.tenure.broker_id, "startId": own.start_id, **who_may_lead}
 
     # Brokers
 
@@ -199,9 +180,7 @@ class NameServerProcessor(Processor):
             raise Refusal(ErrorCode.DUPLICATE, str(error), response_code=ResponseCode.SYSTEM_ERROR) from None
         ordered = self._kv_config.namespace(commands.ORDER_TOPIC_NAMESPACE)
         return Response(
-            0,
-            answer.to_ext(request.header_type),
-            b"" if ordered is None else KVTable(dict(ordered)).to_json(),
+            0, answer.to_ext(request.header_type), b"" if ordered is None else KVTable(dict(ordered)).to_json()
         )
 
     @serves(RequestCode.UNREGISTER_BROKER)
@@ -224,9 +203,7 @@ class NameServerProcessor(Processor):
         known = self._routes.version_of(header.broker_addr)
         self._routes.heartbeat(header.broker_addr)
         return Response(
-            0,
-            {"changed": "false" if known == asked else "true"},
-            b"" if known is None else known.encoded(),
+            0, {"changed": "false" if known == asked else "true"}, b"" if known is None else known.encoded()
         )
 
     # Changes by administrators
@@ -248,9 +225,7 @@ class NameServerProcessor(Processor):
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, request: Request) -> Response:
         """Take write permission from all topics of a broker, in routes."""
-        count = self._routes.wipe_write_perm(
-            commands.BrokerPermissionHeader.from_ext(request.ext).broker_name
-        )
+        count = self._routes.wipe_write_perm(commands.BrokerPermissionHeader.from_ext(request.ext).broker_name)
         return Response(0, {"wipeTopicCount": count if request.is_native else str(count)})
 
     @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)

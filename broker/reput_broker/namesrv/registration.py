@@ -111,9 +111,7 @@ class OwnBroker:
     def queue_data(self, config: TopicConfig) -> QueueData:
         """Return the queues of one of its topics as a route has them."""
         perm = config.perm & ~Perm.WRITE if self.is_wiped else config.perm
-        return QueueData(
-            self.name, config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag
-        )
+        return QueueData(self.name, config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
 
     @property
     def is_wiped(self) -> bool:
@@ -160,9 +158,7 @@ class Registration:
         on_master: called with the master's addresses for clients and for slaves when a name server names them.
     """
 
-    def __init__(
-        self, config: BrokerConfig, counters: Counters, on_master: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, counters: Counters, on_master: Callable[[str, str], None]) -> None:
         self._on_master = on_master
         self._announced: Announced | None = None
         self._servers = [_NameServer(address, config, self) for address in config.name_servers]
@@ -408,9 +404,7 @@ class _Refused(ReputError):
     """A name server answered with an error."""
 
     def __init__(self, address: str, what: str, answer: ClientAnswer) -> None:
-        super().__init__(
-            f"{address}: rejected {what} with code {answer.code}: {answer.remark or 'no reason given'}"
-        )
+        super().__init__(f"{address}: rejected {what} with code {answer.code}: {answer.remark or 'no reason given'}")
 
 
 def _version(own: OwnBroker) -> DataVersion:

@@ -182,9 +182,7 @@ class RouteInfoManager:
     ) -> None:
         name = header.broker_name
         if header.is_complete:
-            for topic in [
-                topic for topic, at in self._topics.items() if name in at and topic not in table.topics
-            ]:
+            for topic in [topic for topic, at in self._topics.items() if name in at and topic not in table.topics]:
                 self._forget(topic, name)
         for topic, config in table.topics.items():
             known = self._topics.get(topic)
@@ -208,11 +206,7 @@ class RouteInfoManager:
         if tenure.is_master:
             return RegisterBrokerAnswer(own.ha_address(own_address), own_address)
         master = tenure.master
-        return (
-            RegisterBrokerAnswer()
-            if master is None
-            else RegisterBrokerAnswer(master.ha_address, master.address)
-        )
+        return RegisterBrokerAnswer() if master is None else RegisterBrokerAnswer(master.ha_address, master.address)
 
     def heartbeat(self, address: str) -> None:
         """Note that a registered broker is alive; others are ignored, and will register."""
@@ -304,8 +298,7 @@ class RouteInfoManager:
         """Return the route over these queues by broker name."""
         names = sorted(queues)
         return TopicRoute(
-            [queues[name] for name in names],
-            [self._broker_data(name, own_address, is_route=True) for name in names],
+            [queues[name] for name in names], [self._broker_data(name, own_address, is_route=True) for name in names]
         )
 
     def cluster_info(self, own_address: str) -> ClusterInfo:
@@ -328,9 +321,7 @@ class RouteInfoManager:
         """Return the address of one broker; None if there is none."""
         if self.own is not None:
             return own_address
-        return next(
-            (address for broker in self._brokers.values() for address in broker.addresses.values()), None
-        )
+        return next((address for broker in self._brokers.values() for address in broker.addresses.values()), None)
 
     def topics(self) -> list[str]:
         """Return the names of all topics."""
@@ -351,14 +342,10 @@ class RouteInfoManager:
     def topics_with_flags(self, wanted: Callable[[int], bool]) -> list[str]:
         """Return the names of the topics one of whose system flags is wanted."""
         found = {
-            topic
-            for topic, at in self._topics.items()
-            if any(wanted(data.topic_sys_flag) for data in at.values())
+            topic for topic, at in self._topics.items() if any(wanted(data.topic_sys_flag) for data in at.values())
         }
         if self.own is not None:
-            found.update(
-                topic for topic, config in self.own.topics.all().items() if wanted(config.topic_sys_flag)
-            )
+            found.update(topic for topic, config in self.own.topics.all().items() if wanted(config.topic_sys_flag))
         return sorted(found)
 
     def system_topics(self) -> list[str]:
@@ -450,9 +437,7 @@ class RouteInfoManager:
 
 
 def _queue_data(name: str, config: TopicConfig) -> QueueData:
-    return QueueData(
-        name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
-    )
+    return QueueData(name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag)
 
 
 def has_unit(flags: int) -> bool:

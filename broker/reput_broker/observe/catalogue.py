@@ -136,15 +136,7 @@ _process.gauge(
     "reput_build_info",
     "Always 1; join on it for the version.",
     lambda _: [
-        (
-            (
-                broker_version(),
-                platform.python_version(),
-                os.environ.get("REPUT_BUILD_COMMIT", "unknown"),
-                kernel.FORM,
-            ),
-            1,
-        )
+        ((broker_version(), platform.python_version(), os.environ.get("REPUT_BUILD_COMMIT", "unknown"), kernel.FORM), 1)
     ],
     version=ANY,
     python=ANY,
@@ -152,9 +144,7 @@ _process.gauge(
     kernel=("compiled", "interpreted"),
 )
 _process.gauge(
-    "reput_start_time_seconds",
-    "Unix time at which the broker started.",
-    lambda s: s.sources.health.started_at_s,
+    "reput_start_time_seconds", "Unix time at which the broker started.", lambda s: s.sources.health.started_at_s
 )
 _process.gauge("reput_ready", "1 while /readyz returns 200.", lambda s: int(s.sources.health.ready))
 _process.gauge(
@@ -198,9 +188,7 @@ _requests.gauge(
     "reput_connections",
     "Open connections.",
     lambda s: (
-        ((name, role), count)
-        for name, of in s.counters.listeners.items()
-        for role, count in of.open_by_role.items()
+        ((name, role), count) for name, of in s.counters.listeners.items() for role, count in of.open_by_role.items()
     ),
     listener=counters.LISTENERS,
     role=counters.ROLES,
@@ -215,9 +203,7 @@ _requests.counter(
     "reput_connections_closed_total",
     "Connections ended, and why.",
     lambda s: (
-        ((name, reason), count)
-        for name, of in s.counters.listeners.items()
-        for reason, count in of.closed.items()
+        ((name, reason), count) for name, of in s.counters.listeners.items() for reason, count in of.closed.items()
     ),
     listener=counters.LISTENERS,
     reason=counters.CLOSE_REASONS,
@@ -249,15 +235,11 @@ _requests.counter(
 )
 
 _traffic = Section("Traffic")
-_traffic.counter(
-    "reput_messages_in_total", "Messages accepted.", _messages_in, topic=ANY, kind=counters.KINDS
-)
+_traffic.counter("reput_messages_in_total", "Messages accepted.", _messages_in, topic=ANY, kind=counters.KINDS)
 _traffic.counter(
     "reput_messages_out_total",
     "Messages delivered to consumers.",
-    lambda s: (
-        ((topic, group, counters.topic_kind(topic)), out.messages_out) for (topic, group), out in s.consumed
-    ),
+    lambda s: (((topic, group, counters.topic_kind(topic)), out.messages_out) for (topic, group), out in s.consumed),
     topic=ANY,
     group=ANY,
     kind=counters.KINDS,
@@ -296,10 +278,7 @@ _traffic.counter(
     topic=ANY,
 )
 _traffic.counter(
-    "reput_messages_rejected_total",
-    "Messages rejected.",
-    lambda s: s.counters.rejected,
-    reason=counters.REJECT_REASONS,
+    "reput_messages_rejected_total", "Messages rejected.", lambda s: s.counters.rejected, reason=counters.REJECT_REASONS
 )
 _traffic.counter(
     "reput_replies_total",
@@ -588,10 +567,7 @@ _replication.gauge(
 
 _store = Section("Store")
 _store.gauge(
-    "reput_storage_size_bytes",
-    "Bytes of the store on disk.",
-    lambda s: s.sources.disk.size_bytes,
-    part=STORAGE_PARTS,
+    "reput_storage_size_bytes", "Bytes of the store on disk.", lambda s: s.sources.disk.size_bytes, part=STORAGE_PARTS
 )
 _store.gauge(
     "reput_disk_free_bytes",
@@ -813,9 +789,7 @@ _tls.counter(
     "On ports with TLS: connections that were encrypted (ok), whose handshake failed, and that began without TLS "
     "(plain).",
     lambda s: (
-        ((name, result), count)
-        for name, of in s.counters.listeners.items()
-        for result, count in of.handshakes.items()
+        ((name, result), count) for name, of in s.counters.listeners.items() for result, count in of.handshakes.items()
     ),
     listener=counters.LISTENERS,
     result=counters.HANDSHAKES,
@@ -838,9 +812,7 @@ _proxy.gauge(
     "1 while the proxy serves gRPC clients and reaches a broker.",
     _of_proxy(lambda p: int(p.is_ready)),
 )
-_proxy.counter(
-    "reput_proxy_starts_total", "Starts of its process: one, unless it ends.", _of_proxy(lambda p: p.starts)
-)
+_proxy.counter("reput_proxy_starts_total", "Starts of its process: one, unless it ends.", _of_proxy(lambda p: p.starts))
 _proxy.counter(
     "reput_proxy_requests_total",
     "Requests with a response, by method and code.",
@@ -849,9 +821,7 @@ _proxy.counter(
     code=ANY,
 )
 _proxy.counter(
-    "reput_proxy_sent_messages_total",
-    "Messages that brokers have stored.",
-    _of_proxy(lambda p: p.figures.sent),
+    "reput_proxy_sent_messages_total", "Messages that brokers have stored.", _of_proxy(lambda p: p.figures.sent)
 )
 _proxy.counter(
     "reput_proxy_received_messages_total",
@@ -863,9 +833,7 @@ _proxy.counter(
     "Messages that clients acknowledged.",
     _of_proxy(lambda p: p.figures.acknowledged),
 )
-_proxy.gauge(
-    "reput_proxy_clients", "Telemetry streams that are open.", _of_proxy(lambda p: p.figures.clients)
-)
+_proxy.gauge("reput_proxy_clients", "Telemetry streams that are open.", _of_proxy(lambda p: p.figures.clients))
 _proxy.gauge(
     "reput_proxy_waiting_receives",
     "Receives and pulls that wait for messages.",

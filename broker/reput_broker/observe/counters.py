@@ -126,9 +126,7 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
     if not others:
         return first
     together = Histogram(first.bounds)
-    together.buckets = [
-        sum(counts) for counts in zip(first.buckets, *(h.buckets for h in others), strict=True)
-    ]
+    together.buckets = [sum(counts) for counts in zip(first.buckets, *(h.buckets for h in others), strict=True)]
     together.total = first.total + sum(h.total for h in others)
     return together
 
@@ -306,13 +304,9 @@ class Counters:
         self.listeners: dict[str, ListenerTraffic] = {name: ListenerTraffic() for name in LISTENERS}
         self.rejected: dict[str, int] = dict.fromkeys(REJECT_REASONS, 0)
         self.protocol_errors: dict[tuple[str, str], int] = {
-            (protocol, reason): 0
-            for protocol in (*PROTOCOLS.values(), "unknown")
-            for reason in PROTOCOL_ERROR_REASONS
+            (protocol, reason): 0 for protocol in (*PROTOCOLS.values(), "unknown") for reason in PROTOCOL_ERROR_REASONS
         }
-        self.produce_seconds: dict[str, Histogram] = {
-            level: Histogram(REQUEST_SECONDS) for level in ACK_LEVELS
-        }
+        self.produce_seconds: dict[str, Histogram] = {level: Histogram(REQUEST_SECONDS) for level in ACK_LEVELS}
         self.put_seconds = Histogram(tuple(PUT_TIMES.values()))
         """From the arrival of a put until it is in the log, in RocketMQ's classes."""
         self.longest_put_s = 0.0

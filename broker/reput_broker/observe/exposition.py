@@ -21,9 +21,7 @@ from reput_broker.observe.metrics import Labels, Scrape, Value
 LabelValues: TypeAlias = tuple[str, ...]
 ANY: LabelValues = ()
 """The values are names, or too many to list."""
-Found: TypeAlias = (
-    Value | Mapping[str, Value] | Mapping[Labels, Value] | Iterable[tuple[Labels, Value]] | None
-)
+Found: TypeAlias = Value | Mapping[str, Value] | Mapping[Labels, Value] | Iterable[tuple[Labels, Value]] | None
 """The value of a metric without labels, those by its one label or by its labels; None: it has none now."""
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -64,12 +62,7 @@ class Section:
         self.specs.append(MetricSpec(self._name, name, "counter", labels, text, read))
 
     def histogram(
-        self,
-        name: str,
-        text: str,
-        buckets: tuple[float, ...],
-        read: Callable[[Scrape], Found],
-        **labels: LabelValues,
+        self, name: str, text: str, buckets: tuple[float, ...], read: Callable[[Scrape], Found], **labels: LabelValues
     ) -> None:
         """Add a histogram."""
         self.specs.append(MetricSpec(self._name, name, "histogram", labels, text, read, buckets))
@@ -125,9 +118,7 @@ def _head(spec: MetricSpec, content_type: str) -> str:
     return f"# HELP {name} {spec.help}\n# TYPE {name} {spec.type}\n"
 
 
-def _numbers(
-    spec: MetricSpec, prefix: str, own: Labels, values: Iterator[tuple[Labels, Value]]
-) -> Iterator[str]:
+def _numbers(spec: MetricSpec, prefix: str, own: Labels, values: Iterator[tuple[Labels, Value]]) -> Iterator[str]:
     pairs = _joined(prefix.replace("%", "%%"), ",".join(f'{name}="%s"' for name in own))
     line = f"{spec.name}{{{pairs}}} %s\n" if pairs else f"{spec.name} %s\n"
     while piece := list(islice(values, _PIECE_LINES)):
@@ -139,16 +130,10 @@ def _numbers(
         )
 
 
-def _histograms(
-    spec: MetricSpec, prefix: str, own: Labels, values: Iterator[tuple[Labels, Value]]
-) -> Iterator[str]:
+def _histograms(spec: MetricSpec, prefix: str, own: Labels, values: Iterator[tuple[Labels, Value]]) -> Iterator[str]:
     while piece := list(islice(values, _PIECE_LINES // len(spec.buckets))):
         yield "".join(
-            [
-                line
-                for labels, value in piece
-                for line in _histogram(spec, _joined(prefix, _pairs(own, labels)), value)
-            ]
+            [line for labels, value in piece for line in _histogram(spec, _joined(prefix, _pairs(own, labels)), value)]
         )
 
 

@@ -100,9 +100,7 @@ async def refresh_disk_figures(
     while True:
         try:
             figures.take(
-                await trio.to_thread.run_sync(
-                    look_up_disk, config.data_dir, oldest_store_timestamp, *directories
-                )
+                await trio.to_thread.run_sync(look_up_disk, config.data_dir, oldest_store_timestamp, *directories)
             )
         except OSError as error:
             log.warning("disk_figures_unavailable", path=str(config.data_dir), reason=error.strerror)

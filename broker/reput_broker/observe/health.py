@@ -104,15 +104,8 @@ class Health:
 
     def _set_state_checks(self) -> None:
         draining = self._state is BrokerState.DRAINING
-        self.set(
-            "recovered", self._recovered, "" if self._recovered else "the store is recovering", gates=True
-        )
-        self.set(
-            "not_draining",
-            not draining,
-            "the broker stops, or changes its role" if draining else "",
-            gates=True,
-        )
+        self.set("recovered", self._recovered, "" if self._recovered else "the store is recovering", gates=True)
+        self.set("not_draining", not draining, "the broker stops, or changes its role" if draining else "", gates=True)
         writable = self._state is not BrokerState.READONLY
         before = self.checks.get("writable")
         if before is None or before.ok != writable:

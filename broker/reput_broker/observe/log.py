@@ -45,9 +45,7 @@ class RateLimitWarnings:
     Warnings are the same if their event is the same: the facts (client, topic) differ in a flood of warnings.
     """
 
-    def __init__(
-        self, interval_s: float = _WARNING_INTERVAL_S, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, interval_s: float = _WARNING_INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval_s = interval_s
         self._clock = clock
         self._written: dict[str, float] = {}

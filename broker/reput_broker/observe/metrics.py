@@ -321,9 +321,7 @@ class Scrape:
     def schedule_topics(self) -> Sequence[str]:
         """The topics that schedules have sent to, unless they are deleted."""
         table = self.sources.topics
-        known = [
-            topic for topic in sorted(self.schedules.sent) if table is None or table.get(topic) is not None
-        ]
+        known = [topic for topic in sorted(self.schedules.sent) if table is None or table.get(topic) is not None]
         return self.budget.fit(known, 1)
 
     @cached_property

@@ -20,14 +20,7 @@ from prometheus_client.registry import Collector
 
 from reput_broker.config.description import digest
 from reput_broker.observe.catalogue import METRICS
-from reput_broker.observe.exposition import (
-    EOF,
-    OPENMETRICS,
-    MetricSpec,
-    accepted_format,
-    write_family,
-    write_standard,
-)
+from reput_broker.observe.exposition import EOF, OPENMETRICS, MetricSpec, accepted_format, write_family, write_standard
 from reput_broker.observe.metrics import MetricsSources, Scrape, broker_version
 from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS, common_labels
 from reput_protocol import kernel
@@ -44,9 +37,7 @@ IS_OPEN: Final = "reput.is_open"
 
 
 def make_app(
-    sources: MetricsSources,
-    status: Callable[[], Mapping[str, Any]] | None = None,
-    routes: Sequence[BaseRoute] = (),
+    sources: MetricsSources, status: Callable[[], Mapping[str, Any]] | None = None, routes: Sequence[BaseRoute] = ()
 ) -> Starlette:
     """Build the pages.
 

@@ -41,10 +41,7 @@ CONSUME_MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSU
 RPC_RESULTS = ("success", "process_request_failed")
 
 _CREATE_TOPIC = (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
-_CREATE_GROUP = (
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-)
+_CREATE_GROUP = (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
 
 _BOOLEANS = ("true", "false")
 _TYPES = tuple(dict.fromkeys(MESSAGE_TYPES.values()))
@@ -52,13 +49,7 @@ _OF_BROKER: dict[str, LabelValues] = {"cluster": ANY, "node_type": ("broker",), 
 _OF_STORE = {**_OF_BROKER, "storage_type": ("local",), "storage_medium": ("disk",)}
 _OF_LAG = {**_OF_BROKER, "consumer_group": ANY, "topic": ANY, "is_retry": _BOOLEANS, "is_system": _BOOLEANS}
 _OF_MESSAGES_IN = {**_OF_BROKER, "topic": ANY, "message_type": _TYPES, "is_system": _BOOLEANS}
-_OF_MESSAGES_OUT = {
-    **_OF_BROKER,
-    "topic": ANY,
-    "consumer_group": ANY,
-    "is_retry": _BOOLEANS,
-    "is_system": _BOOLEANS,
-}
+_OF_MESSAGES_OUT = {**_OF_BROKER, "topic": ANY, "consumer_group": ANY, "is_retry": _BOOLEANS, "is_system": _BOOLEANS}
 
 
 def _in_ms(seconds: tuple[float, ...]) -> tuple[float, ...]:
@@ -216,9 +207,7 @@ def _language(channel: ClientChannel) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)  # each comes several times on a page
 def _flags(group: str, topic: str) -> tuple[str, str]:
-    return _boolean(topic.startswith(RETRY_PREFIX)), _boolean(
-        is_system_topic(topic) or is_system_group(group)
-    )
+    return _boolean(topic.startswith(RETRY_PREFIX)), _boolean(is_system_topic(topic) or is_system_group(group))
 
 
 def _boolean(value: bool) -> str:
@@ -322,9 +311,7 @@ _messages.histogram(
 _messages.counter(
     "rocketmq_messages_out_total",
     "Messages delivered.",
-    lambda s: (
-        ((topic, group, *_flags(group, topic)), out.messages_out) for (topic, group), out in s.consumed
-    ),
+    lambda s: (((topic, group, *_flags(group, topic)), out.messages_out) for (topic, group), out in s.consumed),
     **_OF_MESSAGES_OUT,
 )
 _messages.counter(
@@ -380,18 +367,14 @@ _transactions.gauge(
 _transactions.counter(
     "rocketmq_commit_messages_total",
     "Transactions committed.",
-    lambda s: {
-        topic: s.counters.retry.transactions[topic, "commit"] for topic in s.once(_transaction_topics)
-    },
+    lambda s: {topic: s.counters.retry.transactions[topic, "commit"] for topic in s.once(_transaction_topics)},
     **_OF_BROKER,
     topic=ANY,
 )
 _transactions.counter(
     "rocketmq_rollback_messages_total",
     "Transactions rolled back.",
-    lambda s: {
-        topic: s.counters.retry.transactions[topic, "rollback"] for topic in s.once(_transaction_topics)
-    },
+    lambda s: {topic: s.counters.retry.transactions[topic, "rollback"] for topic in s.once(_transaction_topics)},
     **_OF_BROKER,
     topic=ANY,
 )
@@ -473,6 +456,4 @@ _timers.histogram(
     topic=ANY,
 )
 
-ROCKETMQ_METRICS: dict[str, MetricSpec] = by_name(
-    (_broker, _messages, _consumers, _transactions, _store, _timers)
-)
+ROCKETMQ_METRICS: dict[str, MetricSpec] = by_name((_broker, _messages, _consumers, _transactions, _store, _timers))

@@ -39,15 +39,11 @@ class Totals(NamedTuple):
         """Return the difference. Totals that were forgotten meanwhile begin again at 0."""
         if before.messages > self.messages:
             return self
-        return Totals(
-            self.messages - before.messages, self.size_b - before.size_b, self.requests - before.requests
-        )
+        return Totals(self.messages - before.messages, self.size_b - before.size_b, self.requests - before.requests)
 
     def plus(self, other: Totals) -> Totals:
         """Return the sum."""
-        return Totals(
-            self.messages + other.messages, self.size_b + other.size_b, self.requests + other.requests
-        )
+        return Totals(self.messages + other.messages, self.size_b + other.size_b, self.requests + other.requests)
 
 
 _NONE: Final = Totals()
@@ -205,9 +201,7 @@ class Statistics:
         if found is None:
             return None
         own_key, part = found
-        return BrokerStats(
-            *(_item(window, own_key, part) for window in (self._minute, self._hour, self._day))
-        )
+        return BrokerStats(*(_item(window, own_key, part) for window in (self._minute, self._hour, self._day)))
 
     def _found(self, name: str, key: str) -> tuple[Key, int] | None:
         part = 1 if name.endswith("_SIZE") else 0

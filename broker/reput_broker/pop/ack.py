@@ -119,9 +119,7 @@ class AckProcessor(Processor):
                 self._check_ordered(place, offset, one.pop_time)
                 ordered.append((place, offset, one.pop_time))
             return
-        key = CheckPointKey(
-            topic, one.consumer_group, one.queue_id, one.start_offset, one.pop_time, broker_name
-        )
+        key = CheckPointKey(topic, one.consumer_group, one.queue_id, one.start_offset, one.pop_time, broker_name)
         deliver_ms = one.pop_time + one.invisible_time
         kept = []
         for offset in offsets:
@@ -139,9 +137,7 @@ class AckProcessor(Processor):
         return self._state.revive_log.ack(Ack(one.key, (one.offset,)), one.deliver_ms, revive_queue_id)
 
     def _check_ordered(self, place: PoppedQueue, offset: int, pop_time: int) -> None:
-        if self._is_committed(place, offset) or self._state.orders.can_be_acknowledged(
-            place, offset, pop_time
-        ):
+        if self._is_committed(place, offset) or self._state.orders.can_be_acknowledged(place, offset, pop_time):
             return
         raise Refusal(
             ErrorCode.INVALID_ARGUMENT,
@@ -178,9 +174,7 @@ class AckProcessor(Processor):
         place = PoppedQueue(header.consumer_group, header.topic, header.queue_id)
         self._check(request, place, header.offset, can_be_end=False)
         if header.invisible_time < 0:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT, f"an invisible time of {header.invisible_time} ms is in the past"
-            )
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"an invisible time of {header.invisible_time} ms is in the past")
         now_ms = self._core.clock_ms()
         if handle.is_ordered:
             return self._change_ordered(request, header, handle, place, now_ms)
@@ -198,9 +192,7 @@ class AckProcessor(Processor):
             return self._is_changed(request, pop_time, before.deliver_ms - pop_time, handle.revive_queue_id)
         # With the time of the old check point it would have the same key, and be acknowledged with it.
         pop_time = max(now_ms, before.key.pop_time + 1)
-        key = CheckPointKey(
-            place.topic, place.group, place.queue_id, header.offset, pop_time, handle.broker_name
-        )
+        key = CheckPointKey(place.topic, place.group, place.queue_id, header.offset, pop_time, handle.broker_name)
         point = CheckPoint(key, header.invisible_time, (header.offset,), header.suspend)
         queue_id = handle.revive_queue_id
         records = [  # in this order: a crash in between leaves the message visible too early and not never
@@ -216,19 +208,12 @@ class AckProcessor(Processor):
 
         return self._put(request, records, response, [], stored)
 
-    def _is_changed(
-        self, request: Request, pop_time: int, invisible_time: int, revive_queue_id: int
-    ) -> Response:
+    def _is_changed(self, request: Request, pop_time: int, invisible_time: int, revive_queue_id: int) -> Response:
         result = ChangeInvisibleTimeResult(pop_time, invisible_time, revive_queue_id)
         return Response(0, result.to_ext(request.header_type))
 
     def _change_ordered(
-        self,
-        request: Request,
-        header: ChangeInvisibleTimeHeader,
-        handle: PopHandle,
-        place: PoppedQueue,
-        now_ms: int,
+        self, request: Request, header: ChangeInvisibleTimeHeader, handle: PopHandle, place: PoppedQueue, now_ms: int
     ) -> Response:
         result = ChangeInvisibleTimeResult()
         if not self._is_committed(place, header.offset):
@@ -238,9 +223,7 @@ class AckProcessor(Processor):
             )
             self._state.free_queues.changed(place)
             # The handle keeps its pop time, by which its acknowledgement is known.
-            result = ChangeInvisibleTimeResult(
-                handle.pop_time, visible_at - handle.pop_time, ORDERED_REVIVE_QUEUE
-            )
+            result = ChangeInvisibleTimeResult(handle.pop_time, visible_at - handle.pop_time, ORDERED_REVIVE_QUEUE)
         return Response(0, result.to_ext(request.header_type))
 
     # -- common --------------------------------------------------------------------------------------------
@@ -283,8 +266,7 @@ class AckProcessor(Processor):
         if not low <= offset < high + can_be_end:
             raise Refusal(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"message {offset} is not in queue {place.queue_id} of {place.topic!r}, which has {low} to "
-                f"{high - 1}",
+                f"message {offset} is not in queue {place.queue_id} of {place.topic!r}, which has {low} to {high - 1}",
                 response_code=_NO_MESSAGE,
             )
 

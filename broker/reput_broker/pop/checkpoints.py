@@ -74,13 +74,7 @@ class Passed(NamedTuple):
 
 
 def check_point_record(
-    point: CheckPoint,
-    topic: str,
-    revive_queue_id: int,
-    now_ms: int,
-    host: Host,
-    *,
-    passed: Passed | None,
+    point: CheckPoint, topic: str, revive_queue_id: int, now_ms: int, host: Host, *, passed: Passed | None
 ) -> Record:
     """Return the record of a check point for the revive topic, with the time at which it is to arrive.
 
@@ -148,12 +142,7 @@ def _record(
     # RocketMQ gives them a unique id too, which nothing reads; without it they stay out of the key index.
     properties = {names.TAGS: tag, names.TIMER_DELIVER_MS: str(deliver_ms), **(more or {})}
     return Record(
-        topic,
-        body,
-        queue_id,
-        born_timestamp_ms=now_ms,
-        born_host=host,
-        properties=encode_properties(properties),
+        topic, body, queue_id, born_timestamp_ms=now_ms, born_host=host, properties=encode_properties(properties)
     )
 
 

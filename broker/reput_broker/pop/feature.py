@@ -92,12 +92,7 @@ class PopFeature:
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""
-        return (
-            self._revive.run,
-            self._state.free_queues.run,
-            self._save_orders,
-            self._assignment.close_at_end,
-        )
+        return (self._revive.run, self._state.free_queues.run, self._save_orders, self._assignment.close_at_end)
 
     async def _save_orders(self) -> None:
         """Save the table of ordered queues as often as the offsets."""
@@ -179,9 +174,7 @@ class AssignmentProcessor(Processor):
         """Set how a group consumes a topic, which may both be created later; it is saved before the answer."""
         mode = request.content(MessageRequestMode)
         if mode.topic.startswith(RETRY_PREFIX):
-            raise Refusal(
-                ErrorCode.NO_PERMISSION, "a retry topic is always pulled; set the mode of its topic"
-            )
+            raise Refusal(ErrorCode.NO_PERMISSION, "a retry topic is always pulled; set the mode of its topic")
         if mode.mode not in (PULL, POP):
             raise Refusal(ErrorCode.INVALID_ARGUMENT, f"mode {mode.mode[:40]!r} is neither PULL nor POP")
         check_topic(mode.topic)

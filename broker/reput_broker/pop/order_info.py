@@ -102,12 +102,7 @@ class OrderInfos(ConfigTable):
         return 0 if info is None else info.blocked_until()
 
     def popped(
-        self,
-        place: PoppedQueue,
-        attempt_id: str | None,
-        pop_time: int,
-        invisible_time: int,
-        offsets: Sequence[int],
+        self, place: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int, offsets: Sequence[int]
     ) -> dict[int, int]:
         """Block a queue for popped messages; return how often each was popped before, if it was."""
         before = self._table.get(place)
@@ -122,9 +117,7 @@ class OrderInfos(ConfigTable):
                     for offset in offsets
                     if (count := before.counts.get(offset, 0) + attempts.get(offset, 0))
                 }
-        self._table[place] = OrderInfo(
-            attempt_id, pop_time, invisible_time, tuple(offsets), counts=dict(counts)
-        )
+        self._table[place] = OrderInfo(attempt_id, pop_time, invisible_time, tuple(offsets), counts=dict(counts))
         self._unsaved = True
         return counts
 

@@ -278,9 +278,7 @@ def recover_positions(store: MessageStore, tables: Tables, revive_topic: str) ->
         store.replay(known_until, _CheckPoints(revive_topic, move))
         tables.offsets.remove_group(POP_PASSED_GROUP)
     except (ReputError, StoreDamaged) as error:
-        log.warning(
-            "popped_messages_uncertain", detail=str(error), hint="groups may pop the last messages again"
-        )
+        log.warning("popped_messages_uncertain", detail=str(error), hint="groups may pop the last messages again")
     if moved:
         log.info("pop_positions_recovered", queues=len(moved), pops=moved.total())
 

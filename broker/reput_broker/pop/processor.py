@@ -130,8 +130,7 @@ class PopProcessor(Processor):
         header = PopMessageHeader.from_ext(request.ext)
         if not 0 < header.max_msg_nums <= POP_MESSAGES_MAX:
             raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                f"a pop takes 1 to {POP_MESSAGES_MAX} messages, not {header.max_msg_nums}",
+                ErrorCode.INVALID_ARGUMENT, f"a pop takes 1 to {POP_MESSAGES_MAX} messages, not {header.max_msg_nums}"
             )
         if header.invisible_time <= 0:
             raise Refusal(
@@ -150,9 +149,7 @@ class PopProcessor(Processor):
         self._core.groups.readers.asked(header.consumer_group, request.client.peer)
         if header.exp and self._core.filter_check.takes_long(header.exp_type, header.exp):
             await self._core.filter_check.prepare(header.exp)
-        message_filter = (
-            self._core.filter_check.filter_of(header.exp_type, header.exp) if header.exp else None
-        )
+        message_filter = self._core.filter_check.filter_of(header.exp_type, header.exp) if header.exp else None
         if not self._state.revive_log.is_ready:
             await self._state.revive_log.make_topic()
         deadline = trio.current_time() + max(0, header.poll_time) / 1000
@@ -172,9 +169,7 @@ class PopProcessor(Processor):
         except Refusal as refusal:
             response = refusal.response()
         except Exception as error:
-            log.error(
-                "pop_failed", peer=pop.request.client.peer, hint="a defect of the broker", exc_info=error
-            )
+            log.error("pop_failed", peer=pop.request.client.peer, hint="a defect of the broker", exc_info=error)
             response = Refusal(ErrorCode.INTERNAL, f"the pop failed: {error}; pop again").response()
         if response is not None:
             pop.request.reply(response)
@@ -234,9 +229,7 @@ class PopProcessor(Processor):
 
     def _get(self, pop: _Pop, place: PoppedQueue, offset: int, wanted: int) -> GetMessageResult | FilteredGet:
         size = min(self._core.config.limits.pull_bytes, pop.request.client.share)
-        return self._core.store.get_message(
-            place.topic, place.queue_id, offset, wanted, size, pop.message_filter
-        )
+        return self._core.store.get_message(place.topic, place.queue_id, offset, wanted, size, pop.message_filter)
 
     def _unlock(self, selection: _Selection) -> None:
         for taken in selection.taken:
@@ -322,9 +315,7 @@ class PopProcessor(Processor):
         taken.body = sifted.body
         return True
 
-    async def _put_check_points(
-        self, pop: _Pop, selection: _Selection, pop_time: int, revive_queue_id: int
-    ) -> None:
+    async def _put_check_points(self, pop: _Pop, selection: _Selection, pop_time: int, revive_queue_id: int) -> None:
         """Put the check points of all queues together, then move the positions."""
         header = pop.header
         found = [taken for taken in selection.taken if taken.offsets]
@@ -373,9 +364,7 @@ class PopProcessor(Processor):
             if not taken.offsets:
                 continue
             place = taken.place
-            counts = self._state.orders.popped(
-                place, header.attempt_id, pop_time, header.invisible_time, taken.offsets
-            )
+            counts = self._state.orders.popped(place, header.attempt_id, pop_time, header.invisible_time, taken.offsets)
             self._state.positions.commit(place, taken.offset)
             self._state.in_flight.popped(*place, len(taken.offsets))
             self._state.free_queues.blocked(place, pop_time + header.invisible_time)
@@ -402,9 +391,7 @@ class PopProcessor(Processor):
         if not place.topic.startswith(RETRY_PREFIX):
             if _HANDLE_NAME not in taken.body:
                 return taken.body
-            return b"".join(
-                [_renamed(view, place.topic, None) for view in record_views(taken.body, check_crc=False)]
-            )
+            return b"".join([_renamed(view, place.topic, None) for view in record_views(taken.body, check_crc=False)])
         header, parts = pop.header, []
         for view in record_views(taken.body, check_crc=False):
             handle = PopHandle(
@@ -454,9 +441,7 @@ class PopProcessor(Processor):
         waiting.begin()
         pop.request.note_held()
         if selection.rest > 0 and any(taken.result.status in _PASSED for taken in selection.taken):
-            self._state.polling.wake(
-                key
-            )  # one look goes over a limited number of messages that do not fit the filter
+            self._state.polling.wake(key)  # one look goes over a limited number of messages that do not fit the filter
         return None
 
     def _empty(self, pop: _Pop, code: int, rest: int) -> Response:
@@ -500,9 +485,7 @@ class PeekProcessor(Processor):
 
     _core: Core
     _state: PopState
-    _cold_reads: ColdReads = field(
-        default_factory=lambda: ColdReads(_COLD_PEEKS_AT_ONCE, "peek again"), init=False
-    )
+    _cold_reads: ColdReads = field(default_factory=lambda: ColdReads(_COLD_PEEKS_AT_ONCE, "peek again"), init=False)
 
     @serves(RequestCode.PEEK_MESSAGE)
     async def peek(self, request: Request) -> Response:

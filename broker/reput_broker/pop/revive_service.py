@@ -26,26 +26,13 @@ from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
 from reput_broker.pop.state import PRIORITY_TYPE, InFlightMessages
-from reput_broker.send.retry_records import (
-    DeadLetterReason,
-    dead_letter,
-    fitted_properties,
-    next_attempt,
-    set_origin,
-)
+from reput_broker.send.retry_records import DeadLetterReason, dead_letter, fitted_properties, next_attempt, set_origin
 from reput_broker.store.base.results import PutStatus
 from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
-from reput_protocol.names import (
-    RETRY_PREFIX,
-    REVIVE_GROUP,
-    TIMER_TOPIC,
-    pop_retry_topic,
-    popped_topic,
-    revive_topic,
-)
+from reput_protocol.names import RETRY_PREFIX, REVIVE_GROUP, TIMER_TOPIC, pop_retry_topic, popped_topic, revive_topic
 from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.delays import fix_expiry, priority_of
 from reput_protocol.record.layout import record_bytes
@@ -256,9 +243,7 @@ class PopReviveService:
         if queue.points.get(key) is opened:
             del queue.points[key]
 
-    async def _revive_one(
-        self, opened: _Open, offset: int, origin: TopicConfig, max_reconsume_times: int
-    ) -> None:
+    async def _revive_one(self, opened: _Open, offset: int, origin: TopicConfig, max_reconsume_times: int) -> None:
         key = opened.point.key
         units = self._core.store.queue_units(key.topic, key.queue_id, offset, 1)
         if not units:
@@ -321,11 +306,7 @@ class PopReviveService:
         while offset > low:
             first = max(low, offset - _READ_AT_ONCE)
             units = self._core.store.queue_units(topic, queue_id, first, offset - first)
-            places = [
-                (unit.physical_offset, unit.size)
-                for unit in units
-                if unit.physical_offset >= self._copies_from
-            ]
+            places = [(unit.physical_offset, unit.size) for unit in units if unit.physical_offset >= self._copies_from]
             for data in await self._reader.read(places) if places else ():
                 origin = None if data is None else RecordView(data, 0).property_map().get(names.POP_ORIGIN)
                 if origin is not None:
@@ -401,9 +382,7 @@ def origin_of(record: Record, key: CheckPointKey) -> str:
     return f"{record.physical_offset} {key.pop_time}"
 
 
-def revived_message(
-    record: Record, key: CheckPointKey, max_reconsume_times: int, *, is_attempt: bool
-) -> Revived:
+def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int, *, is_attempt: bool) -> Revived:
     """Return what to store for a popped message whose time is over.
 
     It goes to the group's retry topic of its topic, as one more attempt. Unlike RocketMQ's broker, which leaves that

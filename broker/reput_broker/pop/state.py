@@ -10,34 +10,18 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from reput_broker.delay.delayed_record import DelayRedirects
-from reput_broker.pop.checkpoints import (
-    REVIVE_QUEUES,
-    Ack,
-    CheckPoint,
-    Passed,
-    ack_record,
-    check_point_record,
-)
+from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, Passed, ack_record, check_point_record
 from reput_broker.pop.order_info import FreeQueues, OrderInfos
 from reput_broker.pop.polling import PopPolling
 from reput_broker.pop.positions import PoppedQueue, PopPositions, Written
 from reput_broker.store.base.results import GetStatus, PutResult, PutStatus
 from reput_broker.tenure.core import Core
-from reput_protocol.commands.pop import (
-    NotificationHeader,
-    PeekMessageHeader,
-    PollingInfoHeader,
-    PopMessageHeader,
-)
+from reput_protocol.commands.pop import NotificationHeader, PeekMessageHeader, PollingInfoHeader, PopMessageHeader
 from reput_protocol.names import pop_retry_topic, pop_retry_topic_v2, revive_topic
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.record import Record
 
-WRONG_OFFSET: Final = (
-    GetStatus.OFFSET_TOO_SMALL,
-    GetStatus.OFFSET_OVERFLOW_BADLY,
-    GetStatus.OFFSET_FOUND_NULL,
-)
+WRONG_OFFSET: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 """The queue begins or ends elsewhere; a get at the result's next offset finds what there is."""
 PRIORITY_TYPE: Final = "PRIORITY"
 _RETRY_FIRST: Final = 0.2
@@ -164,12 +148,7 @@ class ReviveLog:
         """
         return self._delayed(
             check_point_record(
-                point,
-                self.topic,
-                revive_queue_id,
-                self._clock_ms(),
-                self._store.options.host,
-                passed=passed,
+                point, self.topic, revive_queue_id, self._clock_ms(), self._store.options.host, passed=passed
             )
         )
 
@@ -210,9 +189,7 @@ class ReviveLog:
 
 def size_of(records: Sequence[Record]) -> int:
     """Return an upper bound of the bytes of records in the log."""
-    return sum(
-        record_bytes(len(record.body), record.topic, len(record.properties)) + _ROOM for record in records
-    )
+    return sum(record_bytes(len(record.body), record.topic, len(record.properties)) + _ROOM for record in records)
 
 
 @dataclass(eq=False, repr=False)

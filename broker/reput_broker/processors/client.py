@@ -85,9 +85,7 @@ class ClientProcessor(Processor):
             raise refused
         return Response()
 
-    def _join(
-        self, request: Request, client_id: str, groups: list[ConsumerData | str]
-    ) -> Refusal | InvalidName | None:
+    def _join(self, request: Request, client_id: str, groups: list[ConsumerData | str]) -> Refusal | InvalidName | None:
         consumers: list[ConsumerData] = []
         producers: list[str] = []
         refused: Refusal | InvalidName | None = None
@@ -125,8 +123,7 @@ class ClientProcessor(Processor):
         self._membership.clients.check_owner(request.client, data.client_id)
         if data.without_sub:
             raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                "heartbeats without subscriptions are not offered; send whole ones",
+                ErrorCode.INVALID_ARGUMENT, "heartbeats without subscriptions are not offered; send whole ones"
             )
         self._membership.check_room(request.client, data.client_id, data.consumers, data.producer_groups)
         return data
@@ -185,10 +182,7 @@ class LockProcessor(Processor):
             wanted = {(queue.topic, queue.queue_id): queue for queue in queues}
             existing = [place for place in wanted if self._has_queue(*place)]
             try:
-                locked += [
-                    wanted[place]
-                    for place in self._locks.lock(asked.consumer_group, asked.client_id, existing)
-                ]
+                locked += [wanted[place] for place in self._locks.lock(asked.consumer_group, asked.client_id, existing)]
             except Refusal:
                 if not locked:
                     raise
@@ -262,9 +256,7 @@ class GroupMembersProcessor(Processor):
         group = commands.ProducerConnectionHeader.from_ext(request.ext).producer_group
         channels = self._membership.producers.producers(group)
         if not channels:
-            raise Refusal(
-                ErrorCode.NOT_FOUND, f"producer group {group!r} has no client online", response_code=1
-            )
+            raise Refusal(ErrorCode.NOT_FOUND, f"producer group {group!r} has no client online", response_code=1)
         body = commands.ProducerConnection([_connection(channel) for channel in channels])
         return Response(0, body=await write_in_turns(body))
 
@@ -344,22 +336,15 @@ class GroupMembersProcessor(Processor):
         record = self._core.store.message_at(physical_offset)
         if record is None:
             raise Refusal(
-                ErrorCode.NOT_FOUND,
-                f"there is no message {message_id}; it may have been deleted",
-                response_code=1,
+                ErrorCode.NOT_FOUND, f"there is no message {message_id}; it may have been deleted", response_code=1
             )
         return record
 
-    async def _pass_on(
-        self, request: Request, channel: ClientChannel, header: CommandHeader, body: bytes
-    ) -> None:
+    async def _pass_on(self, request: Request, channel: ClientChannel, header: CommandHeader, body: bytes) -> None:
         """Request the same of a member, with the fields of the header only: not with the administrator's signature."""
         try:
             answer = await channel.client.call(
-                request.header.code,
-                header.to_ext(channel.client.header_type),
-                body,
-                timeout_s=_ANSWER_TIMEOUT_S,
+                request.header.code, header.to_ext(channel.client.header_type), body, timeout_s=_ANSWER_TIMEOUT_S
             )
         except ClientSilent as error:
             text = f"member {channel.client_id!r}: {error}; it may be stuck, or a client that responds to no requests"
@@ -375,9 +360,7 @@ class GroupMembersProcessor(Processor):
 
 
 def _connection(channel: ClientChannel) -> commands.ClientConnection:
-    return commands.ClientConnection(
-        channel.client_id, channel.client.peer, channel.language_name, channel.version
-    )
+    return commands.ClientConnection(channel.client_id, channel.client.peer, channel.language_name, channel.version)
 
 
 _GROUPS_A_TURN = 32
@@ -416,16 +399,10 @@ class GroupOverviewProcessor(Processor):
         return Response(0, body=await write_in_turns(commands.GroupSummaries(summaries)))
 
     def _summary(
-        self,
-        group: str,
-        offsets: dict[str, dict[int, int]],
-        waiting: list[Waiting],
-        health: commands.GroupHealth,
+        self, group: str, offsets: dict[str, dict[int, int]], waiting: list[Waiting], health: commands.GroupHealth
     ) -> commands.GroupSummary:
         settings, online = self._core.tables.groups.get(group), self._groups.online.get(group)
-        age_s = max(
-            (self._groups.lag.figures.seconds.get((group, topic), 0.0) for topic in offsets), default=0.0
-        )
+        age_s = max((self._groups.lag.figures.seconds.get((group, topic), 0.0) for topic in offsets), default=0.0)
         return commands.GroupSummary(
             group,
             settings is not None,
@@ -487,9 +464,7 @@ class GroupOverviewProcessor(Processor):
             stored_ms = await self._groups.times.at(topic, queue_id, max(committed, low))
             queue.lag_age_millis = max(0, self._core.clock_ms() - stored_ms) if stored_ms >= 0 else 0
         if progress is not None:
-            if (
-                self._groups.online.get(group) is not None
-            ):  # what a member that left had pulled is delivered again
+            if self._groups.online.get(group) is not None:  # what a member that left had pulled is delivered again
                 queue.in_flight = max(0, progress.pull_offset - max(0, queue.committed_offset))
             queue.last_commit_timestamp = progress.committed_at_ms or -1
         queue.client_id = holder(topic, queue_id)

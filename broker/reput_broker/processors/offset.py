@@ -112,9 +112,7 @@ class OffsetProcessor(Processor):
         """Answer with the first offset stored at or after a time (LOWER), or the last one at or before it (UPPER)."""
         header = commands.SearchOffsetHeader.from_ext(request.ext)
         self._check(request, header.topic, header.queue_id)
-        found = self._store.offset_by_timestamp(
-            header.topic, header.queue_id, header.timestamp, header.boundary_type
-        )
+        found = self._store.offset_by_timestamp(header.topic, header.queue_id, header.timestamp, header.boundary_type)
         return _offset(request, found)
 
     def _known_queue(self, request: Request) -> commands.QueueHeader:
@@ -218,10 +216,7 @@ class GroupOffsetsProcessor(Processor):
             if lowest.get(queue_id, offset) > offset:
                 lowest[queue_id] = _NO_CORRECTION
         return Response(
-            0,
-            body=commands.CorrectionOffsets(
-                {str(queue_id): offset for queue_id, offset in lowest.items()}
-            ).to_json(),
+            0, body=commands.CorrectionOffsets({str(queue_id): offset for queue_id, offset in lowest.items()}).to_json()
         )
 
     async def _progress_in(self, group: str, queue: MessageQueue) -> OffsetWrapper:
@@ -280,9 +275,7 @@ class GroupOffsetsProcessor(Processor):
         if request.body:
             body = commands.ResetOffsetBody.from_json(request.body, is_trusted=False)
             targets = await self._named(header.topic, body.offset_table)
-            return await self._set(
-                group, targets, generations, header.timestamp, dry_run=header.dry_run is True
-            )
+            return await self._set(group, targets, generations, header.timestamp, dry_run=header.dry_run is True)
         queues = self._queues_of(header.topic)
         if header.queue_id >= 0:
             self._core.topic_access.check_queue(header.topic, header.queue_id)
@@ -303,15 +296,11 @@ class GroupOffsetsProcessor(Processor):
             if number % _QUEUES_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             if queue.topic != topic:
-                raise Refusal(
-                    ErrorCode.INVALID_ARGUMENT, f"{queue.topic!r} is not the topic of the header, {topic!r}"
-                )
+                raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{queue.topic!r} is not the topic of the header, {topic!r}")
             self._core.topic_access.check_queue(topic, queue.queue_id)
             low = self._core.store.min_offset_in_queue(topic, queue.queue_id)
             high = self._core.store.max_offset_in_queue(topic, queue.queue_id)
-            targets[MessageQueue(topic, self._core.config.broker_name, queue.queue_id)] = _within(
-                offset, low, high
-            )
+            targets[MessageQueue(topic, self._core.config.broker_name, queue.queue_id)] = _within(offset, low, high)
         return targets
 
     def _target(
@@ -359,8 +348,7 @@ class GroupOffsetsProcessor(Processor):
         if not targets and request.is_native:
             raise Refusal(
                 ErrorCode.NOT_FOUND,
-                f"group {header.src_group!r} has no offsets to copy"
-                + (f" in {header.topic}" if header.topic else ""),
+                f"group {header.src_group!r} has no offsets to copy" + (f" in {header.topic}" if header.topic else ""),
             )
         dry_run = header.dry_run is True
         if not dry_run:

@@ -28,16 +28,7 @@ from reput_broker.ha.election.engine import EngineUnavailable, LeaseLost
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.observe.counters import PROTOCOLS
 from reput_broker.observe.health import Health
-from reput_broker.remoting.request import (
-    Client,
-    Handler,
-    Processor,
-    Refusal,
-    Request,
-    Response,
-    serves,
-    write_in_turns,
-)
+from reput_broker.remoting.request import Client, Handler, Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
@@ -70,8 +61,7 @@ _NEW_MESSAGES = (
 """Requests that bring messages of producers. Those that end what has begun (a transaction, a batch, a retry) do not."""
 _REFUSALS = {
     Intake.READONLY: Refusal(
-        ErrorCode.READ_ONLY,
-        "an operator has set this broker to read-only; `reput broker readonly --off` ends that",
+        ErrorCode.READ_ONLY, "an operator has set this broker to read-only; `reput broker readonly --off` ends that"
     ),
     Intake.DRAINING: Refusal(
         ErrorCode.DRAINING, "an operator drains this broker; `reput broker drain --off` ends that"
@@ -161,9 +151,7 @@ class OperationsProcessor(Processor):
         connections: returns the open ones.
     """
 
-    def __init__(
-        self, operations: Operations, core: Core, connections: Callable[[], Iterable[Connected]]
-    ) -> None:
+    def __init__(self, operations: Operations, core: Core, connections: Callable[[], Iterable[Connected]]) -> None:
         self._broker = operations
         self._core = core
         self._connections = connections
@@ -176,9 +164,7 @@ class OperationsProcessor(Processor):
     @serves(RequestCode.DESCRIBE_BROKER)
     def describe_broker(self, _request: Request) -> Response:
         """Answer with the state of the broker and its checks."""
-        return Response(
-            0, body=BrokerDescription({**self._broker.status(), **self._broker.health.report()}).to_json()
-        )
+        return Response(0, body=BrokerDescription({**self._broker.status(), **self._broker.health.report()}).to_json())
 
     @serves(RequestCode.LIST_CLIENTS)
     async def list_clients(self, _request: Request) -> Response:
@@ -284,9 +270,7 @@ class PromotionProcessor(Processor):
                 "no engine elects the master of this broker; set [election], or change ha.role of the brokers",
             )
         try:
-            made = await self._elector.hand_over(
-                header.broker_id, self._store.max_physical_offset, force=header.force
-            )
+            made = await self._elector.hand_over(header.broker_id, self._store.max_physical_offset, force=header.force)
         except HandOverRefused as refused:
             if refused.master:
                 raise Refusal(
@@ -388,9 +372,7 @@ class PropertiesProcessor(Processor):
             )
         self._settings.set({"store.read_ahead": _READS_AHEAD[mode]})
         self._version = self._version.next(self._clock_ms())
-        return Response(
-            remark=f"set commitlog readahead mode success, mode: {mode}"
-        )  # as RocketMQ's tool prints it
+        return Response(remark=f"set commitlog readahead mode success, mode: {mode}")  # as RocketMQ's tool prints it
 
     def _taken_permission(self, wanted: dict[str, str]) -> bool | None:
         """Take `brokerPermission` out; return whether the broker is to take messages, None if it is not named."""

@@ -77,9 +77,7 @@ class PullProcessor(Processor):
             return self._pull_prepared(request, header, expression)
         return self._pull(request, header)
 
-    async def _pull_prepared(
-        self, request: Request, header: PullMessageHeader, expression: str
-    ) -> Response | None:
+    async def _pull_prepared(self, request: Request, header: PullMessageHeader, expression: str) -> Response | None:
         await self._core.filter_check.prepare(expression)
         return self._pull(request, header)
 
@@ -130,12 +128,7 @@ class PullProcessor(Processor):
             log.warning("offset_not_committed", group=header.consumer_group, detail=str(error))
 
     def _answer(
-        self,
-        request: Request,
-        header: PullMessageHeader,
-        message_filter: MessageFilter | None,
-        *,
-        may_suspend: bool,
+        self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None, *, may_suspend: bool
     ) -> Response | None:
         began_at = 0.0 if self._spans is None else time.monotonic()
         reset_to = self._resets.take(header.consumer_group, header.topic, header.queue_id)
@@ -151,13 +144,7 @@ class PullProcessor(Processor):
             transfer = TransferLimits(size, count, size, count, ROCKETMQ_LIMITS.scan_bytes)
         while True:
             found = store.get_message(
-                header.topic,
-                header.queue_id,
-                header.queue_offset,
-                count,
-                size,
-                message_filter,
-                limits=transfer,
+                header.topic, header.queue_id, header.queue_offset, count, size, message_filter, limits=transfer
             )
             if isinstance(found, FilteredGet):
                 request.client.spawn(self._look_cold, request, header, found, began_at)
@@ -211,9 +198,7 @@ class PullProcessor(Processor):
             self._spans.delivered(request, header, began_at, result.count, body)
         return Response(0, ext, body, "FOUND")
 
-    async def _bury(
-        self, request: Request, header: PullMessageHeader, ext: dict[str, Value], sifted: Sifted
-    ) -> None:
+    async def _bury(self, request: Request, header: PullMessageHeader, ext: dict[str, Value], sifted: Sifted) -> None:
         try:
             await self._expired.bury(header.consumer_group, sifted.expired)
             response = self._response_of(header, ext, sifted)
@@ -237,9 +222,7 @@ class PullProcessor(Processor):
         ext = PullMessageResult(next_offset, low, high).to_ext(request.header_type)
         return Response(code, ext, remark=remark)
 
-    def _hold_pull(
-        self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
-    ) -> None:
+    def _hold_pull(self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None) -> None:
         if self._core.hold.is_stopping:
             # Holding it would delay the stop, and after an answer its client would pull again immediately.
             raise Refusal(ErrorCode.DRAINING, "the broker is stopping; pull again once it is back")
@@ -260,9 +243,7 @@ class PullProcessor(Processor):
             except Refusal as refusal:
                 response = refusal.response()
             except Exception as error:  # this runs among other clients' pulls
-                log.error(
-                    "pull_failed", peer=request.client.peer, hint="a defect of the broker", exc_info=error
-                )
+                log.error("pull_failed", peer=request.client.peer, hint="a defect of the broker", exc_info=error)
                 response = _failed(error)
             if response is not None:
                 request.reply(response)
@@ -309,9 +290,7 @@ class PullProcessor(Processor):
         if response is not None:
             request.reply(response)
 
-    async def _look_cold(
-        self, request: Request, header: PullMessageHeader, get: FilteredGet, began_at: float
-    ) -> None:
+    async def _look_cold(self, request: Request, header: PullMessageHeader, get: FilteredGet, began_at: float) -> None:
         """Likewise, if a filter must examine the records."""
         response: Response | None
         try:
@@ -329,11 +308,7 @@ class PullProcessor(Processor):
             request.reply(response)
 
     async def _cold(
-        self,
-        request: Request,
-        header: PullMessageHeader,
-        held: HeldExtents | FilteredGet,
-        read: Callable[[], T],
+        self, request: Request, header: PullMessageHeader, held: HeldExtents | FilteredGet, read: Callable[[], T]
     ) -> T:
         """Read in a worker thread, once the quota of the group permits it."""
         try:
@@ -355,24 +330,17 @@ class PullProcessor(Processor):
         peer = request.client.peer
         self._core.groups.readers.asked(header.consumer_group, peer)
         self._commits.note_pull(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            result.next_begin_offset,
-            peer,
+            header.consumer_group, header.topic, header.queue_id, header.queue_offset, result.next_begin_offset, peer
         )
         return code
 
-    def _ext_of(
-        self, request: Request, header: PullMessageHeader, result: GetMessageResult
-    ) -> dict[str, Value]:
+    def _ext_of(self, request: Request, header: PullMessageHeader, result: GetMessageResult) -> dict[str, Value]:
         suggested = MASTER_ID
         if self._core.config.ha.slave_read_enabled:
             suggested = self._suggested_broker_id(header, result)
-        return PullMessageResult(
-            result.next_begin_offset, result.min_offset, result.max_offset, suggested
-        ).to_ext(request.header_type)
+        return PullMessageResult(result.next_begin_offset, result.min_offset, result.max_offset, suggested).to_ext(
+            request.header_type
+        )
 
     def _suggested_broker_id(self, header: PullMessageHeader, result: GetMessageResult) -> int:
         """Return where to pull next: a slave while the group is further behind than the page cache reaches."""

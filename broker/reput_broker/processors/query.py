@@ -56,9 +56,7 @@ class FetchProcessor(Processor):
     """Serves ranges of records."""
 
     _core: Core
-    _cold_reads: ColdReads = field(
-        default_factory=lambda: ColdReads(_COLD_READS_AT_ONCE, "fetch again"), init=False
-    )
+    _cold_reads: ColdReads = field(default_factory=lambda: ColdReads(_COLD_READS_AT_ONCE, "fetch again"), init=False)
 
     @serves(RequestCode.FETCH_RECORDS)
     def fetch(self, request: Request) -> Response | None:
@@ -102,9 +100,7 @@ class FetchProcessor(Processor):
             request.client.spawn(self._read_cold, request, held, ext)
             return None
 
-    def _get(
-        self, header: FetchRecordsHeader, end: int, tag_filter: TagFilter, share: int
-    ) -> GetMessageResult:
+    def _get(self, header: FetchRecordsHeader, end: int, tag_filter: TagFilter, share: int) -> GetMessageResult:
         count = min(end - header.start_offset, _MESSAGES_MAX)
         size = min(max(1, header.max_bytes), FETCH_BYTES_MAX, share)
         limits = TransferLimits(size, count, size, count, count * UNIT_BYTES)
@@ -198,9 +194,7 @@ class QueryProcessor(Processor):
             units = store.queue_units(topic, queue_id, header.index + len(body.queue_data), count)
             if not units:
                 break
-            body.queue_data += [
-                ConsumeQueueData(unit.physical_offset, unit.size, unit.tags_code) for unit in units
-            ]
+            body.queue_data += [ConsumeQueueData(unit.physical_offset, unit.size, unit.tags_code) for unit in units]
         return Response(0, body=await write_in_turns(body))
 
     @serves(RequestCode.QUERY_MESSAGE)
@@ -229,9 +223,7 @@ class QueryProcessor(Processor):
 
     def _answer(self, request: Request, header: QueryMessageHeader, found: QueryResult) -> Response:
         complete = None if found.is_complete or not request.is_native else False
-        ext = QueryMessageResult(found.index_timestamp_ms, found.index_offset, complete).to_ext(
-            request.header_type
-        )
+        ext = QueryMessageResult(found.index_timestamp_ms, found.index_offset, complete).to_ext(request.header_type)
         if not found.records:
             what = f"has the key {header.key!r}" if header.key else "was stored"
             text = f"no message of topic {header.topic} {what} in that time"

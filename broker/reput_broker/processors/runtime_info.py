@@ -38,13 +38,7 @@ log = structlog.get_logger(__name__)
 _CHECK_OK: Final = 0
 _NO_POOL: Final = (1 << 31) - 1
 """RocketMQ's number of free buffers without a pool."""
-_POOLS: Final = {
-    "send": "send",
-    "pull": "pull",
-    "litePull": "lite_pull",
-    "query": "query_message",
-    "ack": "ack",
-}
+_POOLS: Final = {"send": "send", "pull": "pull", "litePull": "lite_pull", "query": "query_message", "ack": "ack"}
 """RocketMQ's names of thread pools in runtime figures, and the processor of each."""
 
 
@@ -116,9 +110,7 @@ class RuntimeInfoProcessor(Processor):
             "putMessageTimesTotal": stats.put_messages,
             "putMessageSizeTotal": stats.put_bytes,
             "putMessageFailedTimes": stats.put_refused,
-            "putMessageAverageSize": round(stats.put_bytes / stats.put_messages, 1)
-            if stats.put_messages
-            else 0.0,
+            "putMessageAverageSize": round(stats.put_bytes / stats.put_messages, 1) if stats.put_messages else 0.0,
             "putMessageEntireTimeMax": round(1000 * self._core.counters.longest_put_s),
             "getMessageEntireTimeMax": round(1000 * stats.get_longest_s),
             "commitLogMinOffset": store.min_physical_offset,
@@ -219,8 +211,7 @@ class HistoryProcessor(Processor):
         header = bodies.ReadHistoryHeader.from_ext(request.ext)
         now_ms = self._sources.clock_ms()
         begin_s, end_s = (
-            value if value > 0 else now_ms // 1000 + 1 + value
-            for value in (header.begin_seconds, header.end_seconds)
+            value if value > 0 else now_ms // 1000 + 1 + value for value in (header.begin_seconds, header.end_seconds)
         )
         is_kept = self._history.is_kept
         convert = partial(_encoded, now_ms=now_ms, facts=facts(self._sources), is_kept=is_kept)
@@ -245,10 +236,7 @@ def _encoded(stretch: Stretch, *, now_ms: int, facts: dict[str, Any], is_kept: b
             {name: values for name, values in columns if any(value is not None for value in values)},
             [bodies.GroupHistory(name, *map(_values, values)) for name, values in groups.items()],
             [bodies.TopicHistory(name, *map(_values, values)) for name, values in topics.items()],
-            [
-                bodies.BrokerEvent(event.at_ms, event.what.name.lower(), event.epoch)
-                for event in stretch.events
-            ],
+            [bodies.BrokerEvent(event.at_ms, event.what.name.lower(), event.epoch) for event in stretch.events],
             now_ms,
             facts,
             is_kept,

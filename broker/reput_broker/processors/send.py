@@ -9,17 +9,7 @@ from typing import Final
 
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.put.appender import StoredBefore
-from reput_broker.remoting.request import (
-    Handled,
-    Processor,
-    Put,
-    Refusal,
-    Request,
-    Response,
-    Result,
-    handled,
-    serves,
-)
+from reput_broker.remoting.request import Handled, Processor, Put, Refusal, Request, Response, Result, handled, serves
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.retry.send_back_deduplication import SendBackKey
@@ -38,12 +28,7 @@ from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.delay import RecallHandle
-from reput_protocol.commands.send import (
-    PutMessageHeader,
-    PutMessageResult,
-    SendMessageHeader,
-    SendMessageResult,
-)
+from reput_protocol.commands.send import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
 from reput_protocol.kernel.records import record_starts
@@ -121,9 +106,7 @@ class SendProcessor(Processor):
             self._core.groups.requesters.drop_foreign(request.client, found)
         return await handled(self._find_and_send(request, header, found))
 
-    def _find_and_send(
-        self, request: Request, header: SendMessageHeader, found: dict[str, str] | None
-    ) -> Result:
+    def _find_and_send(self, request: Request, header: SendMessageHeader, found: dict[str, str] | None) -> Result:
         dead = self._redirects.dead_letter_of(request, header)
         config = self._core.topic_access.writable(header.topic, max(0, header.queue_id))
         if config is None or (dead is not None and not dead.has_topic) or self._marks(header, found):
@@ -140,11 +123,7 @@ class SendProcessor(Processor):
         )
 
     async def _create_and_send(
-        self,
-        request: Request,
-        header: SendMessageHeader,
-        found: dict[str, str] | None,
-        dead: DeadLetter | None,
+        self, request: Request, header: SendMessageHeader, found: dict[str, str] | None, dead: DeadLetter | None
     ) -> Handled:
         # RocketMQ's clients choose the number of queues of a topic they create; the bundled client does not.
         queues = None if request.is_native else header.default_topic_queue_nums
@@ -283,9 +262,7 @@ def _single_send(header: SendMessageHeader, parts: SendParts) -> SingleSend:
         )
     (record,) = parts.records
     content = content_of(record.body, record.properties)
-    return SingleSend(
-        header.topic, header.queue_id, unique_id.decode(errors="replace"), content, header.dedup_within
-    )
+    return SingleSend(header.topic, header.queue_id, unique_id.decode(errors="replace"), content, header.dedup_within)
 
 
 class PutProcessor(Processor):
@@ -341,6 +318,4 @@ class PutProcessor(Processor):
         def put_request(work: Work) -> Put:
             return Put(request, len(body), work, answer, topic, header.ack)
 
-        return self._deduplicated.append(
-            request, header, partial(self._core.store.put_one, block), put_request
-        )
+        return self._deduplicated.append(request, header, partial(self._core.store.put_one, block), put_request)

@@ -77,9 +77,7 @@ class _Attribute(NamedTuple):
 
 TOPIC_ATTRIBUTES: Mapping[str, _Attribute] = {
     "cleanup.policy": _Attribute(("DELETE", "COMPACTION"), is_changeable=False),
-    "message.type": _Attribute(
-        ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "UNSPECIFIED")
-    ),
+    "message.type": _Attribute(("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "UNSPECIFIED")),
     "queue.type": _Attribute(("SimpleCQ", "BatchCQ"), is_changeable=False),
     # -1: as long as the others. All topics are in one log, of which only whole files are deleted.
     "reserve.time": _Attribute(("-1",)),
@@ -127,8 +125,7 @@ def changed_attributes(
             # A tool that has read the settings writes them back so.
             if attributes.get(name) != value:
                 raise Refusal(
-                    ErrorCode.INVALID_ARGUMENT,
-                    f"attribute {name!r} has no sign; write +{name}=value or -{name}",
+                    ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} has no sign; write +{name}=value or -{name}"
                 )
         elif signed.startswith("-"):
             _check_removal(known, attributes, name)
@@ -141,18 +138,12 @@ def changed_attributes(
 
 def _check_removal(known: Mapping[str, _Attribute], attributes: Mapping[str, str], name: str) -> None:
     if name not in attributes or name == GENERATION_ATTRIBUTE:
-        raise Refusal(
-            ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be removed, because it is not set"
-        )
+        raise Refusal(ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be removed, because it is not set")
     if name in known and not known[name].is_changeable:
-        raise Refusal(
-            ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be removed: it is chosen at creation"
-        )
+        raise Refusal(ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be removed: it is chosen at creation")
 
 
-def _check_value(
-    known: Mapping[str, _Attribute], before: Mapping[str, str] | None, name: str, value: str
-) -> None:
+def _check_value(known: Mapping[str, _Attribute], before: Mapping[str, str] | None, name: str, value: str) -> None:
     if name not in known:
         names = ", ".join(known) or "none at all"
         raise Refusal(ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} is not served; served here: {names}")
@@ -162,9 +153,7 @@ def _check_value(
             ErrorCode.INVALID_ARGUMENT, f"attribute {name}={value} is not served; values: {', '.join(values)}"
         )
     if before is not None and not is_changeable:
-        raise Refusal(
-            ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be changed: it is chosen at creation"
-        )
+        raise Refusal(ErrorCode.INVALID_ARGUMENT, f"attribute {name!r} cannot be changed: it is chosen at creation")
 
 
 log = structlog.get_logger(__name__)
@@ -244,22 +233,17 @@ class TopicProcessor(Processor):
         for what, number in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
             if not 1 <= number <= QUEUES_MAX:
                 raise Refusal(
-                    ErrorCode.INVALID_ARGUMENT,
-                    f"{number} {what} queues; a topic has 1 to {QUEUES_MAX} of them",
+                    ErrorCode.INVALID_ARGUMENT, f"{number} {what} queues; a topic has 1 to {QUEUES_MAX} of them"
                 )
         if not 0 <= config.perm <= 15:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT, f"permission {config.perm}; it is a sum of 1, 2, 4 and 8"
-            )
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"permission {config.perm}; it is a sum of 1, 2, 4 and 8")
         if config.topic_filter_type not in _FILTER_TYPES:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
                 f"filter type {config.topic_filter_type[:80]!r}; it is one of {', '.join(_FILTER_TYPES)}",
             )
         before = self._topics.get(topic)
-        attributes = changed_attributes(
-            TOPIC_ATTRIBUTES, before.attributes if before else None, config.attributes
-        )
+        attributes = changed_attributes(TOPIC_ATTRIBUTES, before.attributes if before else None, config.attributes)
         reason = why_not_kept(topic, attributes)
         if reason is not None:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, reason)
@@ -275,9 +259,7 @@ class TopicProcessor(Processor):
         if self._topics.get(topic) is None:  # RocketMQ may have created one whose name is not legal here
             check_topic(topic)
         if self._topics.is_system(topic):
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT, f"{topic!r} cannot be deleted: it belongs to the system"
-            )
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{topic!r} cannot be deleted: it belongs to the system")
         batch = self._deletions
         batch.topics.append(topic)
         if len(batch.topics) == _DELETED_AT_ONCE:
@@ -357,10 +339,7 @@ class TopicProcessor(Processor):
         """Answer with the names of the system's topics."""
         del request
         return Response(
-            0,
-            body=TopicList(
-                sorted({*SYSTEM_TOPICS, *filter(self._topics.is_system, self._topics.all())})
-            ).to_json(),
+            0, body=TopicList(sorted({*SYSTEM_TOPICS, *filter(self._topics.is_system, self._topics.all())})).to_json()
         )
 
     @serves(RequestCode.GET_TOPIC_CONFIG)
@@ -390,12 +369,8 @@ class TopicProcessor(Processor):
                 await trio.lowlevel.checkpoint()
             low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
             last = store.store_timestamp(topic, queue_id, high - 1) if high > low else 0
-            table[MessageQueue(topic, self._core.config.broker_name, queue_id)] = QueueStats(
-                low, high, max(0, last)
-            )
-        return Response(
-            0, body=await write_in_turns(TopicStats(table, self._core.statistics.topic_put_tps(topic)))
-        )
+            table[MessageQueue(topic, self._core.config.broker_name, queue_id)] = QueueStats(low, high, max(0, last))
+        return Response(0, body=await write_in_turns(TopicStats(table, self._core.statistics.topic_put_tps(topic))))
 
     @serves(RequestCode.LIST_TOPICS)
     async def list_topics(self, request: Request) -> Response:
@@ -404,9 +379,7 @@ class TopicProcessor(Processor):
         if header.topic is not None:
             names = [self._core.topic_access.existing(header.topic).topic_name]
         else:
-            names = sorted(
-                name for name in topics if not header.permitted or request.may(Right.DESCRIBE, name)
-            )
+            names = sorted(name for name in topics if not header.permitted or request.may(Right.DESCRIBE, name))
         summaries, queues, get_tps = [], 0, self._core.statistics.get_tps_by_topic()
         for name in names:
             queues += 1 + max(topics[name].read_queue_nums, topics[name].write_queue_nums)
@@ -478,9 +451,7 @@ class GroupSettingsProcessor(Processor):
             if number % _GROUPS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             before = self._settings.get(check_group(config.group_name))
-            attributes = changed_attributes(
-                GROUP_ATTRIBUTES, before.attributes if before else None, config.attributes
-            )
+            attributes = changed_attributes(GROUP_ATTRIBUTES, before.attributes if before else None, config.attributes)
             changed.append(replace(config, attributes=attributes))
             size = len(changed[-1].to_json())
             if size > _CONFIG_BYTES_MAX and changed[-1] != before:
@@ -527,9 +498,7 @@ class GroupSettingsProcessor(Processor):
         if found is None:
             user = request.principal
             creates = not request.is_native and (user is None or user.permits(Right.READ, Kind.GROUP, group))
-            found = (self._core.group_access.find_or_create if creates else self._core.group_access.existing)(
-                group
-            )
+            found = (self._core.group_access.find_or_create if creates else self._core.group_access.existing)(group)
         return Response(0, body=found.to_json())
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
@@ -538,9 +507,7 @@ class GroupSettingsProcessor(Processor):
         header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
         group = header.group_name
         if is_system_group(group):
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT, f"{group!r} cannot be deleted: it belongs to the system"
-            )
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{group!r} cannot be deleted: it belongs to the system")
         if self._settings.get(group) is None and not self._core.tables.offsets.for_group(group):
             check_group(group)
         if header.clean_offset:

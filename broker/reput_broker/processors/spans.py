@@ -64,10 +64,7 @@ class Spans:
 
     def traced(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return the handlers, those of puts with spans."""
-        return {
-            code: partial(self._put, handle) if code in _TOPICS else handle
-            for code, handle in handlers.items()
-        }
+        return {code: partial(self._put, handle) if code in _TOPICS else handle for code, handle in handlers.items()}
 
     def delivered(
         self, request: Request, header: PullMessageHeader, began_at: float, count: int, records: bytes
@@ -81,13 +78,7 @@ class Spans:
         attributes["messaging.consumer.group.name"] = header.consumer_group
         attributes["messaging.batch.message_count"] = count
         span = FinishedSpan(
-            f"deliver {header.topic}",
-            _new_context(None),
-            None,
-            links,
-            _wall_ns(began_at),
-            time.time_ns(),
-            attributes,
+            f"deliver {header.topic}", _new_context(None), None, links, _wall_ns(began_at), time.time_ns(), attributes
         )
         self._exporter.add(span)
 
@@ -150,9 +141,7 @@ class _PutSpan(RequestTraffic):
 
     __slots__ = ("_attributes", "_counters", "_exporter", "_parents", "_started_at_ns", "_stored_at_ns")
 
-    def __init__(
-        self, exporter: SpanExporter, request: Request, parents: list[TraceContext], topic: str
-    ) -> None:
+    def __init__(self, exporter: SpanExporter, request: Request, parents: list[TraceContext], topic: str) -> None:
         self._exporter = exporter
         self._counters = request.traffic
         self._parents = parents

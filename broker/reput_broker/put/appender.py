@@ -44,9 +44,7 @@ class StoredBefore(PutResult):
         count: int = 1,
     ) -> Self:
         """Return the outcome of messages that are stored there."""
-        return cls(
-            PutStatus.PUT_OK, queue_offset, physical_offset, end_offset, store_timestamp_ms, count, queue_id
-        )
+        return cls(PutStatus.PUT_OK, queue_offset, physical_offset, end_offset, store_timestamp_ms, count, queue_id)
 
 
 class Appender:
@@ -225,9 +223,7 @@ class Appender:
     def _busy(self, reason: str) -> Refusal:
         self._counters.rejected["busy"] += 1
         # The beginning is RocketMQ's, which its users look for.
-        text = (
-            f"[PC_SYNCHRONIZED]broker busy, start flow control for a while: {reason}; send again in a moment"
-        )
+        text = f"[PC_SYNCHRONIZED]broker busy, start flow control for a while: {reason}; send again in a moment"
         return Refusal(ErrorCode.BUSY, text)
 
     def _refusal(self, status: PutStatus) -> Refusal:
@@ -249,8 +245,7 @@ class Appender:
         rejected["too_large"] += 1
         if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
             return Refusal(
-                ErrorCode.TOO_LARGE,
-                "the message is illegal: its properties take more than 32767 bytes; shorten them",
+                ErrorCode.TOO_LARGE, "the message is illegal: its properties take more than 32767 bytes; shorten them"
             )
         options = store.options
         return Refusal(

@@ -371,10 +371,7 @@ class Arrived:
         self._evaluated += len(rows.sizes) * sql_filter.parts
         if len(rows.sizes) > _LOOKED_AT_MAX or self._evaluated > _EVALUATED_MAX:
             return True  # the pull itself evaluates them, within its limits
-        return any(
-            properties is None or sql_filter.matches(properties)
-            for properties in self._batch.properties(rows)
-        )
+        return any(properties is None or sql_filter.matches(properties) for properties in self._batch.properties(rows))
 
 
 class Arrivals:
@@ -435,9 +432,7 @@ class ColdReads:
                         return await trio.to_thread.run_sync(read)
                 await client.drained()
         except Exception as error:
-            raise Refusal(
-                ErrorCode.INTERNAL, f"reading old messages failed: {error}; {self._remedy}"
-            ) from error
+            raise Refusal(ErrorCode.INTERNAL, f"reading old messages failed: {error}; {self._remedy}") from error
         finally:
             held.release()
 
@@ -514,9 +509,7 @@ class FilterCheck(Processor):
             self._use(sql_filter)
         return sql_filter
 
-    def filter_of_subscription(
-        self, expression_type: str | None, expression: str | None
-    ) -> MessageFilter | None:
+    def filter_of_subscription(self, expression_type: str | None, expression: str | None) -> MessageFilter | None:
         """As `filter_of`, for an expression that came with a heartbeat, which could not refuse it.
 
         Raises:

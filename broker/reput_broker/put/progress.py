@@ -75,9 +75,7 @@ def not_reached(response: Response, reason: str, error: ErrorCode, *, is_flushed
     """Return the answer to a put that is stored here, and not known to have reached its level."""
     reached = AckLevel.FLUSHED if is_flushed else AckLevel.PAGE_CACHE
     where = "on disk" if error is ErrorCode.FLUSH_TIMEOUT else "replicated"
-    text = (
-        f"stored, but not confirmed to be {where}: {reason}; do not send again unless a duplicate is harmless"
-    )
+    text = f"stored, but not confirmed to be {where}: {reason}; do not send again unless a duplicate is harmless"
     ext = {**response.ext, "ack": reached.value} if "ack" in response.ext else response.ext
     return Response(int(error.response_code), ext, remark=refusal_remark(error, text))
 
@@ -362,9 +360,7 @@ class LogProgress:
             position, timeout_s = self.replicated, self._config.ha.slave_timeout
             reason = None if end_offset <= position.offset else self.replicas.refusal()
             if reason is not None:
-                put.admit(
-                    reason, ErrorCode.REPLICA_MISSING, is_flushed=end_offset <= self._store.flushed_offset
-                )
+                put.admit(reason, ErrorCode.REPLICA_MISSING, is_flushed=end_offset <= self._store.flushed_offset)
                 flush_clients([put])
                 position.want()  # members join once all of the log is synced, and no other put may come before
                 return
@@ -384,10 +380,7 @@ class LogProgress:
             sync_s, slave_s = self._config.store.sync_timeout, self._config.ha.slave_timeout
             await trio.sleep(min(_LOOK_S, sync_s / 4, slave_s / 4))
             self.flushed.admit_late(store, f"the sync took longer than store.sync_timeout ({sync_s} s)")
-            reason, why = (
-                f"the copies took longer than ha.slave_timeout ({slave_s} s)",
-                self.replicas.refusal(),
-            )
+            reason, why = (f"the copies took longer than ha.slave_timeout ({slave_s} s)", self.replicas.refusal())
             self.replicated.admit_late(store, f"{reason}; {why}" if why else reason)
             self.confirmed.admit_late(store, reason)
             if not (self.flushed.is_awaited or self.replicated.is_awaited or self.confirmed.is_awaited):

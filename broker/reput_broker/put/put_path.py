@@ -73,11 +73,7 @@ class _WriteService(ABC):
     """
 
     def __init__(
-        self,
-        store: MessageStore,
-        config: StoreConfig,
-        position: Position,
-        on_failure: Callable[[str], None],
+        self, store: MessageStore, config: StoreConfig, position: Position, on_failure: Callable[[str], None]
     ) -> None:
         self._store = store
         self._config = config
@@ -231,11 +227,7 @@ class CommitRealTimeService(_WriteService):
     """
 
     def __init__(
-        self,
-        store: MessageStore,
-        config: StoreConfig,
-        progress: LogProgress,
-        on_failure: Callable[[str], None],
+        self, store: MessageStore, config: StoreConfig, progress: LogProgress, on_failure: Callable[[str], None]
     ) -> None:
         super().__init__(store, config, progress.committed, on_failure)
         self._appended = trio.Event()
@@ -493,11 +485,7 @@ class StoreTasks:
             await trio.to_thread.run_sync(self._store.flush_index)
         except (ReputError, OSError) as error:
             self._counters.flush_errors["consumequeue"] += 1
-            log.error(
-                "queue_flush_failed",
-                detail=str(error),
-                hint="check the disk; queues are rebuilt from the log",
-            )
+            log.error("queue_flush_failed", detail=str(error), hint="check the disk; queues are rebuilt from the log")
             return False
         self._counters.flush_seconds["consumequeue"].observe(time.monotonic() - started_at)
         return is_complete
@@ -506,9 +494,7 @@ class StoreTasks:
         try:
             await trio.to_thread.run_sync(self._store.write_checkpoint)
         except (ReputError, OSError) as error:
-            log.error(
-                "checkpoint_failed", detail=str(error), hint="check the disk; the next recovery reads more"
-            )
+            log.error("checkpoint_failed", detail=str(error), hint="check the disk; the next recovery reads more")
 
 
 class AllocateService:

@@ -108,9 +108,7 @@ class RemotingClient:
         self._connecting = trio.Lock()
         self._is_closed = False
 
-    async def call(
-        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float) -> ClientAnswer:
         """Send a request and return its answer, whatever its code.
 
         Raises:
@@ -164,12 +162,7 @@ def _reason(error: OSError) -> str:
 class _RemoteConnection:
     """One connection, its open requests, and a system task that reads their answers."""
 
-    def __init__(
-        self,
-        address: str,
-        stream: trio.abc.Stream,
-        peer: Peer,
-    ) -> None:
+    def __init__(self, address: str, stream: trio.abc.Stream, peer: Peer) -> None:
         self._address = address
         self._stream = stream
         self._channel = Channel(peer=peer)

@@ -54,12 +54,7 @@ class Refusal(ReputError):
     """The broker refuses a request: the reason with a remedy, and the response code."""
 
     def __init__(
-        self,
-        error: ErrorCode,
-        text: str,
-        *,
-        response_code: int | None = None,
-        ext: Mapping[str, Value] | None = None,
+        self, error: ErrorCode, text: str, *, response_code: int | None = None, ext: Mapping[str, Value] | None = None
     ) -> None:
         super().__init__(text)
         self.error = error
@@ -172,9 +167,7 @@ class Client(Protocol):
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         """Send a oneway request now; False if the peer is gone, or has not read earlier answers."""
 
-    async def call(
-        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float) -> ClientAnswer:
         """Send a request and wait for its answer, whatever its code.
 
         Not for a coroutine that a handler returned: a peer that makes a request about itself is not read meanwhile.
@@ -220,9 +213,7 @@ class Request(Struct, eq=False):
     def is_native(self) -> bool:
         """Whether it is from the bundled client: its header is msgpack, or JSON until the client knows this server."""
         header = self.header
-        return self.header_type == _MSGPACK or (
-            header.version == PROTOCOL_VERSION and header.language == _PYTHON
-        )
+        return self.header_type == _MSGPACK or (header.version == PROTOCOL_VERSION and header.language == _PYTHON)
 
     def content(self, kind: type[B]) -> B:
         """Return the JSON body, decoded once for the check of rights and for the handler. Raises BodyMalformed."""

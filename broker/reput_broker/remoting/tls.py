@@ -227,9 +227,7 @@ def _load_cert(context: ssl.SSLContext, cert: str, key: str) -> None:
             _text(name, path)
 
     def refuse() -> str:
-        raise _of_key(
-            cert, key, "is encrypted; give one without a passphrase, which only the broker's user may read"
-        )
+        raise _of_key(cert, key, "is encrypted; give one without a passphrase, which only the broker's user may read")
 
     try:
         context.load_cert_chain(cert, key or None, password=refuse)
@@ -237,9 +235,7 @@ def _load_cert(context: ssl.SSLContext, cert: str, key: str) -> None:
         _ends("cert", cert)
         if error.reason == "KEY_VALUES_MISMATCH":
             raise _of_key(cert, key, f"is not that of the certificate in {cert}; give its own") from error
-        raise _of_key(
-            cert, key, "is not there, or not in PEM; both certificate and key are needed"
-        ) from error
+        raise _of_key(cert, key, "is not there, or not in PEM; both certificate and key are needed") from error
 
 
 def _of_key(cert: str, key: str, problem: str) -> TlsFilesUnusable:

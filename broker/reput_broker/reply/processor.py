@@ -157,9 +157,7 @@ class ReplyPusher:
                 else:
                     if answer.code == ResponseCode.SUCCESS:
                         return
-                    why = (
-                        f"it responded with code {answer.code}{f', {answer.remark}' if answer.remark else ''}"
-                    )
+                    why = f"it responded with code {answer.code}{f', {answer.remark}' if answer.remark else ''}"
                     raise Refusal(ErrorCode.INTERNAL, f"push reply message to {client_id} fail: {why}")
             await trio.sleep(_PAUSE_S)
 
@@ -229,8 +227,7 @@ class ReplyProcessor(Processor):
             self._core.counters.rejected["malformed"] += 1
             what = "a batch" if header.batch else f"property {reserved!r}" if reserved else "a transaction"
             raise Refusal(
-                ErrorCode.MALFORMED,
-                f"a reply is one message and delivered immediately; send it without {what}",
+                ErrorCode.MALFORMED, f"a reply is one message and delivered immediately; send it without {what}"
             )
         to_client = found.get(names.REPLY_TO_CLIENT)
         if to_client is None:
@@ -292,9 +289,7 @@ class ReplyProcessor(Processor):
         waits = refusal is None and reply.properties.get(names.WAIT) != "false"
         ack = reply.header.ack or self._core.puts.default_ack() if waits else AckLevel.PAGE_CACHE
         if ack is AckLevel.REPLICATED:
-            ack = (
-                self._core.puts.local_ack
-            )  # the answer is about the reply, which was pushed, not about the copy
+            ack = self._core.puts.local_ack  # the answer is about the reply, which was pushed, not about the copy
         return Put(
             request,
             len(encode_record(reply.record)) + 20,
@@ -304,9 +299,7 @@ class ReplyProcessor(Processor):
             ack,
         )
 
-    def _answer(
-        self, request: Request, reply: _Reply, refusal: Refusal | None, stored: PutResult | None
-    ) -> Response:
+    def _answer(self, request: Request, reply: _Reply, refusal: Refusal | None, stored: PutResult | None) -> Response:
         if refusal is not None:
             return refusal.response()
         result = SendMessageResult(

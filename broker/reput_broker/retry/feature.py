@@ -29,12 +29,7 @@ from reput_broker.remoting.request import (
     serves,
 )
 from reput_broker.retry.claimed_origins import Claim, ClaimedOrigins
-from reput_broker.retry.send_back_deduplication import (
-    SEND_BACK_ID_MAX,
-    DeduplicatedReturns,
-    SendBackKey,
-    is_id,
-)
+from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, DeduplicatedReturns, SendBackKey, is_id
 from reput_broker.send.deduplication import Work
 from reput_broker.send.retry_records import Returned, can_be_returned, fitted_properties, returned_message
 from reput_broker.send.send_records import counted_topic, max_reconsume_times, note_dead_letter
@@ -69,9 +64,7 @@ _FORGET_AT_ONCE: Final = 1024
 class SendBackProcessor(Processor):
     """Stores messages for their next attempt, or as dead letters."""
 
-    def __init__(
-        self, core: Core, delay_redirects: DelayRedirects, deduplicated: DeduplicatedReturns
-    ) -> None:
+    def __init__(self, core: Core, delay_redirects: DelayRedirects, deduplicated: DeduplicatedReturns) -> None:
         self._core = core
         self._topic_access = core.topic_access
         self._delay_redirects = delay_redirects
@@ -103,9 +96,7 @@ class SendBackProcessor(Processor):
     def _send_back(self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig) -> Result:
         topic = self._topic_access.known(retry_topic(header.group))
         if topic is not None and not topic.perm & Perm.WRITE:
-            raise Refusal(
-                ErrorCode.NO_PERMISSION, f"topic {topic.topic_name!r} is not writable; alter its permission"
-            )
+            raise Refusal(ErrorCode.NO_PERMISSION, f"topic {topic.topic_name!r} is not writable; alter its permission")
         record = delivered_record_at(self._core.store, header.offset)
         if record is None or not can_be_returned(record.topic):
             raise Refusal(
@@ -120,9 +111,7 @@ class SendBackProcessor(Processor):
             header.group,
             retry_queue_id=random.randrange(config.retry_queue_nums),
             delay_level=header.delay_level,
-            max_reconsume_times=max_reconsume_times(
-                request, header.max_reconsume_times, config.retry_max_times
-            ),
+            max_reconsume_times=max_reconsume_times(request, header.max_reconsume_times, config.retry_max_times),
             send_back_id=key.text,
             reason=header.reason,
         )
@@ -141,9 +130,7 @@ class SendBackProcessor(Processor):
         await self._topic_access.create_internal(dlq_topic(key.group))
         return await handled(self._store_it(request, key, returned, returned.record, look))
 
-    def _store_it(
-        self, request: Request, key: SendBackKey, returned: Returned, record: Record, look: bool
-    ) -> Result:
+    def _store_it(self, request: Request, key: SendBackKey, returned: Returned, record: Record, look: bool) -> Result:
         def put() -> PutResult:
             result = self._core.store.put_record(record)
             if result.status is PutStatus.PUT_OK:
@@ -179,10 +166,7 @@ class RetryFeature:
     def __init__(self, core: Core, delay_redirects: DelayRedirects) -> None:
         self.deduplicated = DeduplicatedReturns(core)
         self.claims = ClaimedOrigins(core)
-        self.processors = (
-            SendBackProcessor(core, delay_redirects, self.deduplicated),
-            ReplayProcessor(core),
-        )
+        self.processors = (SendBackProcessor(core, delay_redirects, self.deduplicated), ReplayProcessor(core))
 
 
 class LetterMarks:
@@ -431,9 +415,7 @@ class ReplayProcessor(Processor):
         offset = read.letter.queue_offset
         if read.was_sent:
             topic = None if read.replay is None else read.replay.topic
-            return None, commands.ReplayedLetter(
-                offset, commands.ReplayOutcome.SENT_BEFORE, topic, replay=read.replay
-            )
+            return None, commands.ReplayedLetter(offset, commands.ReplayOutcome.SENT_BEFORE, topic, replay=read.replay)
         if read.data is None:
             is_gone = read.letter.physical_offset < self._store.min_physical_offset
             return None, commands.ReplayedLetter(
@@ -450,9 +432,7 @@ class ReplayProcessor(Processor):
         if work.header.dry_run:
             return None, commands.ReplayedLetter(offset, commands.ReplayOutcome.SENT, topic)
         self._core.groups.requesters.drop_foreign(work.request.client, found)
-        record = self._record(
-            letter, found, topic, ReplayOf(letter.physical_offset, offset, work.letters_topic)
-        )
+        record = self._record(letter, found, topic, ReplayOf(letter.physical_offset, offset, work.letters_topic))
 
         def put() -> PutResult:
             result = self._store.put_record(record)
@@ -502,9 +482,7 @@ class ReplayProcessor(Processor):
             why = f"topic {topic} does not exist any more; reput topic create {topic}, or {_ELSEWHERE}"
             return commands.ReplayOutcome.NO_TOPIC, why
         if not self._topics.may_write(topic, 0):
-            why = (
-                f"topic {topic} takes no messages; reput topic alter {topic} --permission rw, or {_ELSEWHERE}"
-            )
+            why = f"topic {topic} takes no messages; reput topic alter {topic} --permission rw, or {_ELSEWHERE}"
             return commands.ReplayOutcome.REFUSED, why
         return None
 

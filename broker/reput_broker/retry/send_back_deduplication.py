@@ -98,12 +98,7 @@ class SendBackDeduplication:
     Without an index only the latest `_REMEMBERED_MAX` requests are known.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        *,
-        clock_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, store: MessageStore, *, clock_ms: Callable[[], int]) -> None:
         self._store = store
         self._clock_ms = clock_ms
         self._by_offset: OrderedDict[tuple[str, int], _Stored] = OrderedDict()
@@ -195,9 +190,7 @@ class SendBackDeduplication:
         named = SendBackKey.of_text(key.group, None if text is None else text.decode("utf-8", "replace"))
         if named is None or named.physical_offset != key.physical_offset:
             return False
-        if record.topic == SCHEDULE_TOPIC and record.property_map().get(names.REAL_TOPIC) != retry_topic(
-            key.group
-        ):
+        if record.topic == SCHEDULE_TOPIC and record.property_map().get(names.REAL_TOPIC) != retry_topic(key.group):
             return False
         return self._is_repeated(_stored_of(named, key.group, record, _before_of(data)), key)
 
@@ -223,9 +216,7 @@ def _before(queue_id: int, result: PutResult) -> StoredBefore:
 def _before_of(data: bytes) -> StoredBefore:
     record = decode_record(data, check_crc=False)
     begin = record.physical_offset
-    return StoredBefore.at(
-        record.queue_id, record.queue_offset, begin, begin + len(data), record.store_timestamp_ms
-    )
+    return StoredBefore.at(record.queue_id, record.queue_offset, begin, begin + len(data), record.store_timestamp_ms)
 
 
 class DeduplicatedReturns:
@@ -238,14 +229,7 @@ class DeduplicatedReturns:
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
     def append(
-        self,
-        key: SendBackKey | None,
-        group: str,
-        record: Record,
-        work: Work,
-        make_put: MakePut,
-        *,
-        look: bool,
+        self, key: SendBackKey | None, group: str, record: Record, work: Work, make_put: MakePut, *, look: bool
     ) -> Result:
         """Make a put of `work`, or return the outcome that the message had the first time.
 

@@ -227,9 +227,7 @@ class ScheduleFeature:
             return ScheduleHealth(commands.ScheduleState.MISSED, text, run.failing_since_ms)
         if reason:
             return ScheduleHealth(
-                commands.ScheduleState.FAILING,
-                _REASONS[reason].format(definition.topic),
-                run.failing_since_ms,
+                commands.ScheduleState.FAILING, _REASONS[reason].format(definition.topic), run.failing_since_ms
             )
         if run.next_ms is not None and self._core.clock_ms() - run.next_ms > _LATE_MS:
             text = run.waits_for or "the broker sends later than it should"
@@ -302,9 +300,7 @@ class ScheduleFeature:
     def _log_once(self, detail: str) -> None:
         if detail != self._logged and self.runs:
             self._logged = detail
-            log.warning(
-                "schedules_wait", detail=detail, hint="the broker retries; late messages are sent then"
-            )
+            log.warning("schedules_wait", detail=detail, hint="the broker retries; late messages are sent then")
 
     async def _step(self, run: Run) -> None:
         now_ms = self._core.clock_ms()
@@ -386,9 +382,7 @@ class ScheduleFeature:
         if why_not is not None:
             await self._miss(run, time_ms, why_not)
             return
-        record = self._messages.record(
-            definition, run.content, unique_id_of(definition.name, time_ms), time_ms
-        )
+        record = self._messages.record(definition, run.content, unique_id_of(definition.name, time_ms), time_ms)
 
         def put() -> PutResult | None:
             if not self._is_current(run):
@@ -438,9 +432,7 @@ class ScheduleFeature:
         """Return the offset message id of the message for a time; None if it is not in the log."""
         definition = run.schedule.definition
         if not self._store.options.index_enabled:
-            raise NotNow(
-                "schedules find what they have sent by the index, which is disabled: set store.index"
-            )
+            raise NotNow("schedules find what they have sent by the index, which is disabled: set store.index")
         find = partial(
             self._store.find_by_unique_key,
             definition.topic,
@@ -457,9 +449,7 @@ class ScheduleFeature:
         if found.record is not None:
             return decode_record(found.record, check_crc=False).offset_message_id
         if found.doubt is not None:
-            raise NotNow(
-                f"{found.doubt.value}, so it is unknown which times of {definition.name!r} were sent"
-            )
+            raise NotNow(f"{found.doubt.value}, so it is unknown which times of {definition.name!r} were sent")
         return None
 
     # The table
@@ -472,9 +462,7 @@ class ScheduleFeature:
             try:
                 await self._saver.save()
             except (ReputError, OSError) as error:
-                log.warning(
-                    "schedules_not_saved", detail=str(error), hint="check the disk; the save is retried"
-                )
+                log.warning("schedules_not_saved", detail=str(error), hint="check the disk; the save is retried")
 
     def note(self) -> None:
         """Enter into the table, unsaved, the times that are not to be sent again: those of messages that neither a
@@ -559,25 +547,19 @@ class ScheduleProcessor(Processor):
             Refusal: it is not valid; nothing was changed.
         """
         if not self._core.store.options.index_enabled:
-            raise _invalid(
-                "the broker finds what it has sent by the index, which is disabled; set store.index"
-            )
+            raise _invalid("the broker finds what it has sent by the index, which is disabled; set store.index")
         if _NAME.fullmatch(definition.name) is None:
             raise _invalid(
                 f"the name {definition.name[:80]!r} cannot be that of a schedule; it has 1 to 127 of the characters "
                 "a-z A-Z 0-9 _ . : - and begins with a letter or digit"
             )
         if len(definition.when) > _TEXT_MAX:
-            raise _invalid(
-                f"the cron expression has {len(definition.when)} characters, and at most {_TEXT_MAX}"
-            )
+            raise _invalid(f"the cron expression has {len(definition.when)} characters, and at most {_TEXT_MAX}")
         if not _CATCH_UP_MIN_S <= definition.catch_up_s <= _CATCH_UP_MAX_S:
             raise _invalid(f"catch_up is {definition.catch_up_s:g} s; it is 1 s to 366 d")
         topic = definition.topic
         if is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            raise _invalid(
-                f"topic {topic!r} belongs to the broker or to a group; name a topic of the application's"
-            )
+            raise _invalid(f"topic {topic!r} belongs to the broker or to a group; name a topic of the application's")
         try:
             times = times_of(definition.when, definition.time_zone, now_ms)
         except InvalidTimes as error:
@@ -599,9 +581,7 @@ class ScheduleProcessor(Processor):
         header = commands.ChangeScheduleHeader.from_ext(request.ext)
         schedule = self._table.all.get(header.name)
         if schedule is None or schedule.definition.topic != header.topic:
-            raise Refusal(
-                ErrorCode.NOT_FOUND, f"topic {header.topic!r} has no schedule {header.name!r}; list them"
-            )
+            raise Refusal(ErrorCode.NOT_FOUND, f"topic {header.topic!r} has no schedule {header.name!r}; list them")
         if header.change is commands.ScheduleChange.RUN:
             return self._run(request, schedule.definition)
         if header.change is commands.ScheduleChange.DELETE:
@@ -618,9 +598,7 @@ class ScheduleProcessor(Processor):
     def _run(self, request: Request, definition: commands.ScheduleDefinition) -> Put:
         request.check(Right.WRITE.value, definition.topic)
         if self._core.topic_access.writable(definition.topic, 0) is None:
-            raise Refusal(
-                ErrorCode.NO_TOPIC, f"topic {definition.topic!r} of the schedule does not exist; create it"
-            )
+            raise Refusal(ErrorCode.NO_TOPIC, f"topic {definition.topic!r} of the schedule does not exist; create it")
         try:
             content = Content(definition)
         except InvalidMessage as error:  # another version wrote it

@@ -111,9 +111,7 @@ def _message_of(definition: ScheduleDefinition) -> Message:
     properties = dict(definition.properties)
     for name in (SCHEDULE, SCHEDULE_TIME):
         if name in properties:
-            raise InvalidMessage(
-                f"the broker sets the property {name} of what a schedule sends; leave it out"
-            )
+            raise InvalidMessage(f"the broker sets the property {name} of what a schedule sends; leave it out")
     for name in properties:
         if name in _REPLIES:
             raise InvalidMessage(
@@ -150,9 +148,7 @@ class ScheduledMessages:
             return "no_topic"
         return None if self._topics.may_write(topic, 0) else "refused"
 
-    def record(
-        self, definition: ScheduleDefinition, content: Content, unique_id: str, time_ms: int | None
-    ) -> Record:
+    def record(self, definition: ScheduleDefinition, content: Content, unique_id: str, time_ms: int | None) -> Record:
         """Return the record of a message to a topic.
 
         Args:
@@ -321,9 +317,7 @@ def _interval_ms(text: str) -> int:
     except ValueError as error:
         raise InvalidTimes(f"the interval at position {len(EVERY) + 2}: {error}") from None
     if not _INTERVAL_MIN_S <= seconds <= _INTERVAL_MAX_S:
-        raise InvalidTimes(
-            f"the interval {text!r} at position {len(EVERY) + 2} is {seconds:g} s; it is 1 s to 366 d"
-        )
+        raise InvalidTimes(f"the interval {text!r} at position {len(EVERY) + 2} is {seconds:g} s; it is 1 s to 366 d")
     return round(seconds * 1000)
 
 

@@ -45,9 +45,7 @@ _ADDED: Final = tuple(
     name.encode() + b"\x01" for name in (*BROKER_PROPERTIES, names.MSG_REGION, names.TRACE_ON, names.CLUSTER)
 )
 """Properties that a broker may add, remove or change."""
-_TIMES: Final = tuple(
-    name.encode() for name in (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
-)
+_TIMES: Final = tuple(name.encode() for name in (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS))
 _DELAY: Final = names.DELAY.encode()
 
 
@@ -62,9 +60,7 @@ class Content(NamedTuple):
 
     def is_like(self, other: Content) -> bool:
         """Whether both may be the same message."""
-        return self[:2] == other[:2] and (
-            self.delay is None or other.delay is None or self.delay == other.delay
-        )
+        return self[:2] == other[:2] and (self.delay is None or other.delay is None or self.delay == other.delay)
 
 
 class SingleMessage(NamedTuple):
@@ -142,13 +138,7 @@ class Deduplication:
         window_s: how long a stored message is recognised.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        *,
-        clock_ms: Callable[[], int],
-        window_s: Callable[[], float],
-    ) -> None:
+    def __init__(self, store: MessageStore, *, clock_ms: Callable[[], int], window_s: Callable[[], float]) -> None:
         self._store = store
         self._clock_ms = clock_ms
         self._window_s = window_s
@@ -180,9 +170,7 @@ class Deduplication:
             del self._searches[token]
             self._alert_until_ms = self._clock_ms() + _LATE_MS
 
-    def find_all(
-        self, topic: str, unique_ids: Iterable[str], within_ms: int | None = None
-    ) -> list[StoredAt | None]:
+    def find_all(self, topic: str, unique_ids: Iterable[str], within_ms: int | None = None) -> list[StoredAt | None]:
         """Return the places of messages that the index finds within the window, delayed ones included.
 
         `within_ms`: how long a stored message is recognised by this request, if that is longer than the window; so in
@@ -304,12 +292,7 @@ class Deduplication:
         )
 
     def single_stored_before(
-        self,
-        topic: str,
-        unique_id: str,
-        content: Content,
-        known: StoredAt | None,
-        within_ms: int | None = None,
+        self, topic: str, unique_id: str, content: Content, known: StoredAt | None, within_ms: int | None = None
     ) -> StoredBefore | None:
         """Return the first outcome if a message sent alone is stored, else None. Under the put lock.
 
@@ -328,11 +311,7 @@ class Deduplication:
                 "other content or another delay needs another id",
             )
         return StoredBefore.at(
-            place.queue_id,
-            place.queue_offset,
-            place.physical_offset,
-            place.end_offset,
-            place.store_timestamp_ms,
+            place.queue_id, place.queue_offset, place.physical_offset, place.end_offset, place.store_timestamp_ms
         )
 
     def _remembered(self, topic: str, unique_id: str, since_ms: int) -> StoredAt | None:
@@ -371,12 +350,7 @@ class Deduplication:
         """Remember a message for `topic` that was sent alone and has just been put; `checked`: it
         had been searched for."""
         place = StoredAt(
-            queue_id,
-            result.queue_offset,
-            result.physical_offset,
-            result.end_offset,
-            result.store_timestamp_ms,
-            content,
+            queue_id, result.queue_offset, result.physical_offset, result.end_offset, result.store_timestamp_ms, content
         )
         self._remember({(topic, unique_id): place}, result.end_offset, checked)
 
@@ -405,12 +379,7 @@ def _place_of(data: bytes) -> StoredAt:
     record = single.record
     begin = record.physical_offset
     return StoredAt(
-        single.queue_id,
-        record.queue_offset,
-        begin,
-        begin + len(data),
-        record.store_timestamp_ms,
-        single.content,
+        single.queue_id, record.queue_offset, begin, begin + len(data), record.store_timestamp_ms, single.content
     )
 
 
@@ -533,9 +502,7 @@ class DeduplicatedPuts:
         self._reput = core.puts.reput
         self._progress = core.puts.progress
         self._deduplication = Deduplication(
-            core.store,
-            clock_ms=core.clock_ms,
-            window_s=lambda: core.config.dedup.window,
+            core.store, clock_ms=core.clock_ms, window_s=lambda: core.config.dedup.window
         )
         self.looks_at = self._deduplication.looks_at
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)

@@ -202,9 +202,7 @@ def expired_message(record: Record, group: str) -> Returned:
     elif topic != retry_topic(group) or names.RETRY_TOPIC not in properties:
         set_origin(properties, topic, record.offset_message_id)
     origin_topic = "" if names.ORIGIN_UNPROVEN in properties else properties[names.RETRY_TOPIC]
-    letter = dead_letter(
-        replace(record, prepared_transaction_offset=0), group, properties, DeadLetterReason.EXPIRED
-    )
+    letter = dead_letter(replace(record, prepared_transaction_offset=0), group, properties, DeadLetterReason.EXPIRED)
     return Returned(letter, properties, origin_topic, 0)
 
 
@@ -216,9 +214,7 @@ def next_attempt(record: Record) -> int:
     return min(record.reconsume_times + 1, _RECONSUME_TIMES_MAX)
 
 
-def _reason_when_returned(
-    reconsume_times: int, delay_level: int, max_reconsume_times: int
-) -> DeadLetterReason | None:
+def _reason_when_returned(reconsume_times: int, delay_level: int, max_reconsume_times: int) -> DeadLetterReason | None:
     if delay_level < 0:
         return DeadLetterReason.CONSUMER
     return DeadLetterReason.MAX_RECONSUME_TIMES if reconsume_times >= max_reconsume_times else None

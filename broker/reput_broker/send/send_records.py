@@ -50,13 +50,7 @@ from reput_protocol.properties import (
 )
 from reput_protocol.property_rules import Form, admit, limited_in_batch
 from reput_protocol.record.message_id import Host, UniqueIdGenerator
-from reput_protocol.record.put_block import (
-    BLOCK_BYTES_MAX,
-    BlockCheck,
-    BlockLimits,
-    decode_batch,
-    records_of_batch,
-)
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits, decode_batch, records_of_batch
 from reput_protocol.record.record import Record
 
 log = structlog.get_logger(__name__)
@@ -143,12 +137,7 @@ def admitted_properties(header: SendMessageHeader) -> dict[str, str]:
 
 
 def record_parts(
-    header: SendMessageHeader,
-    found: dict[str, str],
-    body: Buffer,
-    born_host: Host,
-    cluster: str,
-    redirect: Redirect,
+    header: SendMessageHeader, found: dict[str, str], body: Buffer, born_host: Host, cluster: str, redirect: Redirect
 ) -> SendParts:
     """Return the record of a message that is sent alone, which goes through `redirect`.
 
@@ -173,14 +162,10 @@ def record_parts(
     text = fitted_properties(found, header.topic, spare_bytes=DELAYED_BYTES)
     record = record_of(header, bytes(body), text, header.flag, born_host)
     stored = redirect(record, found)
-    return SendParts(
-        [stored.record], unique_key, waits, stored.topic, stored.kind, stored.must_wait, stored.on_stored
-    )
+    return SendParts([stored.record], unique_key, waits, stored.topic, stored.kind, stored.must_wait, stored.on_stored)
 
 
-def batch_parts(
-    header: SendMessageHeader, body: Buffer, born_host: Host, limits: BlockLimits | None
-) -> BatchParts:
+def batch_parts(header: SendMessageHeader, body: Buffer, born_host: Host, limits: BlockLimits | None) -> BatchParts:
     """Return the records of a batch.
 
     Args:
@@ -227,9 +212,7 @@ def batch_parts(
     return BatchParts(records, unique_key, waits, header.topic)
 
 
-def _block_of(
-    header: SendMessageHeader, batch: bytes, limits: BlockLimits
-) -> tuple[bytearray, BlockCheck] | None:
+def _block_of(header: SendMessageHeader, batch: bytes, limits: BlockLimits) -> tuple[bytearray, BlockCheck] | None:
     """Return the records of a valid batch without unusual messages, or None."""
     if header.reconsume_times or len(header.topic.encode()) > TOPIC_BYTES_MAX or not batch:
         return None

@@ -28,12 +28,7 @@ from reput_broker.remoting.request import (
     Request,
     Response,
 )
-from reput_broker.server.connection_limits import (
-    HEADER_BYTES_MAX,
-    UNAUTHENTICATED_MAX,
-    ConnectionRefusals,
-    Strangers,
-)
+from reput_broker.server.connection_limits import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, ConnectionRefusals, Strangers
 from reput_broker.server.handling import PUTS, RequestHandling
 from reput_broker.server.memory import FramePermit, FrameProgress, HeldBytes, Holder
 from reput_broker.server.transport import ClientCalls, Outbox, Transport
@@ -41,13 +36,7 @@ from reput_broker.store.base.results import PutResult
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.commands.base import Sender
 from reput_protocol.commands.table import REQUESTS
-from reput_protocol.errors import (
-    ErrorCode,
-    FrameTooLarge,
-    ProtocolError,
-    UnknownHeaderType,
-    refusal_remark,
-)
+from reput_protocol.errors import ErrorCode, FrameTooLarge, ProtocolError, UnknownHeaderType, refusal_remark
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 from reput_protocol.wire.signature import SignatureChecker
@@ -64,12 +53,7 @@ _ANSWERED_LOOK_S = 0.01
 _HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
 _NO_BODY = memoryview(b"")
 # By who sends a request, the role that a connection has from then on; others may come from any peer.
-_ROLES = {
-    Sender.PRODUCER: "producer",
-    Sender.CONSUMER: "consumer",
-    Sender.OPERATOR: "admin",
-    Sender.BROKER: "broker",
-}
+_ROLES = {Sender.PRODUCER: "producer", Sender.CONSUMER: "consumer", Sender.OPERATOR: "admin", Sender.BROKER: "broker"}
 
 
 class Addresses(NamedTuple):
@@ -278,9 +262,7 @@ class Connection(Client, Holder):
         return self._calls.send_oneway(self.header_type, code, ext, body)
 
     @override
-    async def call(
-        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float) -> ClientAnswer:
         if self._close_reason is not None:
             raise ClientGone("the client's connection has ended")
         return await self._calls.call(self.header_type, code, ext, body, timeout_s)
@@ -418,9 +400,7 @@ class Connection(Client, Holder):
             self._memory = self._shared.memory
         elif self._reader.needed_bytes > self._strangers.frame_size:
             raise FrameTooLarge(
-                "frame before the first valid signature",
-                self._reader.needed_bytes,
-                self._strangers.frame_size,
+                "frame before the first valid signature", self._reader.needed_bytes, self._strangers.frame_size
             )
 
     async def _pause_stranger(self) -> None:
@@ -554,9 +534,7 @@ class Connection(Client, Holder):
         """Return the request in a frame; None if it is an answer, or the connection is closed."""
         header_type, header_bytes, body = frame
         if len(header_bytes) > HEADER_BYTES_MAX and self.is_stranger:
-            raise FrameTooLarge(
-                "header before the first valid signature", len(header_bytes), HEADER_BYTES_MAX
-            )
+            raise FrameTooLarge("header before the first valid signature", len(header_bytes), HEADER_BYTES_MAX)
         header = decode_header(header_type, header_bytes)
         self.header_type = header_type
         if self._close_reason is not None:
@@ -679,9 +657,7 @@ class Connection(Client, Holder):
                 f"it does not read its responses; {outbox.unsent_bytes} bytes wait",
                 "see limits.slow_reader_timeout",
             )
-        elif (
-            reader.mid_frame and not progress.is_paused and progress.slow_s(now) > limits.slow_sender_timeout
-        ):
+        elif reader.mid_frame and not progress.is_paused and progress.slow_s(now) > limits.slow_sender_timeout:
             sizes = f"{reader.buffered_bytes} of {reader.needed_bytes} bytes have arrived"
             self.turn_away(
                 "slow_sender",

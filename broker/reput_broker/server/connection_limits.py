@@ -102,9 +102,7 @@ class ConnectionRefusals:
     The line after lines that were left out has their number, `omitted`.
     """
 
-    def __init__(
-        self, event: str = "connection_refused", clock: Callable[[], float] = trio.current_time
-    ) -> None:
+    def __init__(self, event: str = "connection_refused", clock: Callable[[], float] = trio.current_time) -> None:
         self._event = event
         self._clock = clock
         self._left: dict[str, tuple[float, float, int]] = {}

@@ -427,9 +427,7 @@ class Gate:
                 yield
             finally:
                 if not self._at_handshake.discard(scope):
-                    detail = (
-                        f"more than {HANDSHAKES_MAX} clients were in the handshake at the same time: {what}"
-                    )
+                    detail = f"more than {HANDSHAKES_MAX} clients were in the handshake at the same time: {what}"
                     hint = "find out what connects and does not end it"
         if scope.cancelled_caught:
             raise _NotAdmitted(detail, hint, reason)

@@ -23,13 +23,7 @@ from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.base import Content
 from reput_protocol.commands.table import REQUESTS, why_not_served
-from reput_protocol.errors import (
-    BodyMalformed,
-    ErrorCode,
-    FilterSyntaxError,
-    HeaderFieldError,
-    InvalidName,
-)
+from reput_protocol.errors import BodyMalformed, ErrorCode, FilterSyntaxError, HeaderFieldError, InvalidName
 
 log = structlog.get_logger(__name__)
 
@@ -87,9 +81,7 @@ class RequestHandling:
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Serve more requests. Raises ValueError for one that is not in the table of requests."""
         for code in handlers.keys() - REQUESTS.keys():
-            raise ValueError(
-                f"request {code} has no row in reput_protocol.commands.table; add it to its family"
-            )
+            raise ValueError(f"request {code} has no row in reput_protocol.commands.table; add it to its family")
         self._served.update(handlers)
         self._choose_handlers()
 

@@ -175,9 +175,7 @@ class HttpServer:
                 if admitted is not None:
                     await _HttpConnection(self, admitted, peer).run()
         except* Exception as errors:
-            log.error(
-                "http_connection_failed", peer=peer[0], exc_info=errors, hint="a defect; please report it"
-            )
+            log.error("http_connection_failed", peer=peer[0], exc_info=errors, hint="a defect; please report it")
         finally:
             self._open.discard(scope)
             with trio.CancelScope(shield=True):

@@ -136,10 +136,7 @@ class Server:
         return self.local.is_busy or any(connection.is_busy for connection in self._connections)
 
     async def run(
-        self,
-        listeners: dict[str, socket.socket],
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        self, listeners: dict[str, socket.socket], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Listen on bound sockets, by listener name, and serve the connections until cancelled.
 
@@ -235,10 +232,7 @@ class Server:
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         local_host, local_port = address_of(accepted)
         addresses = Addresses(
-            f"{peer_host}:{peer_port}",
-            born_host_bytes(peer_host, peer_port),
-            f"{local_host}:{local_port}",
-            is_local,
+            f"{peer_host}:{peer_port}", born_host_bytes(peer_host, peer_port), f"{local_host}:{local_port}", is_local
         )
         if self._gate is None:
             self._serve(name, Admitted(SocketTransport(accepted)), addresses, nursery)
@@ -283,13 +277,7 @@ class Server:
 
     def _serve(self, name: str, admitted: Admitted, addresses: Addresses, nursery: trio.Nursery) -> None:
         connection = Connection(
-            admitted.transport,
-            addresses,
-            self._shared,
-            self._counters.listeners[name],
-            nursery,
-            self._ended,
-            name,
+            admitted.transport, addresses, self._shared, self._counters.listeners[name], nursery, self._ended, name
         )
         self._connections.add(connection)
         if self._shared.strangers is not None:

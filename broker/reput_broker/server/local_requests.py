@@ -72,26 +72,18 @@ class LocalRequests:
         self._open += 1
         try:
             async with trio.open_nursery() as nursery:
-                return await self._answer(
-                    _LocalClient(nursery, self.address, principal, peer), code, ext, body
-                )
+                return await self._answer(_LocalClient(nursery, self.address, principal, peer), code, ext, body)
         finally:
             self._open -= 1
 
-    async def _answer(
-        self, client: _LocalClient, code: int, ext: Mapping[str, Value], body: bytes
-    ) -> Response:
+    async def _answer(self, client: _LocalClient, code: int, ext: Mapping[str, Value], body: bytes) -> Response:
         header = Header(code, 0, 0, None, dict(ext), LanguageCode.PYTHON.value, PROTOCOL_VERSION)
-        request = Request(
-            client, client.header_type, header, memoryview(body), time.monotonic(), RequestTraffic()
-        )
+        request = Request(client, client.header_type, header, memoryview(body), time.monotonic(), RequestTraffic())
         request.principal = client.principal
         answer = await self._handling.handle_alone(request)
         if answer is None:
             answer = await client.answered()
-        request.traffic.done(
-            answer.code, time.monotonic() - request.received_at
-        )  # writes the line of the audit
+        request.traffic.done(answer.code, time.monotonic() - request.received_at)  # writes the line of the audit
         return answer
 
 
@@ -155,9 +147,7 @@ class _LocalClient(Client):
         return False
 
     @override
-    async def call(
-        self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float) -> ClientAnswer:
         del code, ext, body, timeout_s
         raise ClientGone("the broker's pages accept no requests")
 

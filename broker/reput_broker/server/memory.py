@@ -122,11 +122,7 @@ class HeldBytes:
         if self.total <= half or now - self._looked_at < _LOOK_S:
             return
         self._looked_at = now
-        stuck = [
-            holder
-            for holder, held in self._held.items()
-            if held > SHARE_MIN and holder.stuck_s(now) > _STUCK_S
-        ]
+        stuck = [holder for holder, held in self._held.items() if held > SHARE_MIN and holder.stuck_s(now) > _STUCK_S]
         enough = max(half, self.total - limit // _FREED_AT_ONCE)
         self._make_room(stuck, enough, "it makes progress slower than others that wait could")
 

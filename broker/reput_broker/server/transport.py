@@ -456,9 +456,7 @@ class ClientCalls:
         """See `Client.call`. RocketMQ's clients may not answer, so the number of open calls is bounded."""
         channel, answered, waiter = self._opened(), trio.Event(), Waiter()
         if channel.pending >= _CALLS_MAX:
-            raise ClientBusy(
-                f"{_CALLS_MAX} requests to this client wait for its response already; try again later"
-            )
+            raise ClientBusy(f"{_CALLS_MAX} requests to this client wait for its response already; try again later")
         waiter.wake = answered.set
         call = channel.new_call(waiter)
         try:
@@ -492,9 +490,7 @@ class ClientCalls:
         return self._channel
 
 
-def _frame(
-    header_type: int, opaque: int, code: int, ext: Mapping[str, Value], body: bytes, flag: int = 0
-) -> bytes:
+def _frame(header_type: int, opaque: int, code: int, ext: Mapping[str, Value], body: bytes, flag: int = 0) -> bytes:
     version = PROTOCOL_VERSION if header_type == HeaderType.MSGPACK else ROCKETMQ_VERSION
     header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON.value, version)
     return encode_frame(header, header_type, body)

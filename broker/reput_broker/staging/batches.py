@@ -27,14 +27,7 @@ import structlog
 import trio
 
 from reput_broker.put.progress import Position
-from reput_broker.staging.staging_file import (
-    RUN_BYTES,
-    PlacedBlock,
-    StagingFile,
-    StagingKey,
-    StagingTable,
-    runs_of,
-)
+from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, StagingKey, StagingTable, runs_of
 from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.base.file_io import make_directories
 from reput_broker.store.base.results import Block, GetStatus, PutResult, PutStatus, StoreStats, TransferLimits
@@ -337,10 +330,7 @@ class StagingState:
     """The files, and the tables that hold their content. A master reads the stagings once it has the markers."""
 
     def __init__(
-        self,
-        data_dir: Path,
-        clock_ms: Callable[[], int],
-        on_saved: Callable[[str, Exception | None], None],
+        self, data_dir: Path, clock_ms: Callable[[], int], on_saved: Callable[[str, Exception | None], None]
     ) -> None:
         directory = data_dir / "staging"
         self.staging = StagingTable(directory, trio.current_time)
@@ -358,9 +348,7 @@ class Pace:
         quiet_s: how long there has been no other put.
     """
 
-    def __init__(
-        self, stats: StoreStats, clock_s: Callable[[], float], most: int, quiet_s: float = 0.0
-    ) -> None:
+    def __init__(self, stats: StoreStats, clock_s: Callable[[], float], most: int, quiet_s: float = 0.0) -> None:
         self._stats = stats
         self._clock_s = clock_s
         self._most = most
@@ -485,9 +473,7 @@ class Publisher:
             blocks = _not_published(await trio.to_thread.run_sync(file.blocks), left)
             skipped = {block.position: count for block, count in blocks}
             for run in runs_of([block for block, _ in blocks]):
-                for block, data in zip(
-                    run, await trio.to_thread.run_sync(file.read_run, run, buffer), strict=True
-                ):
+                for block, data in zip(run, await trio.to_thread.run_sync(file.read_run, run, buffer), strict=True):
                     pieces = Pieces(data, skipped[block.position])
                     while (piece := pieces.take(pace.piece_bytes)) is not None:
                         result = await self._put(block, piece, file, counts, pace)
@@ -501,9 +487,7 @@ class Publisher:
         store = self._core.store
         queue = (block.topic, block.queue_id)
         if self._core.tables.topics.get(block.topic) is None:
-            log.warning(
-                "sink_topic_gone", topic=block.topic, messages=piece.messages, hint="it has been deleted"
-            )
+            log.warning("sink_topic_gone", topic=block.topic, messages=piece.messages, hint="it has been deleted")
             counts[queue] = counts.get(queue, 0) + piece.messages
             return None
         # Staged records were checked at arrival, and their checksum now, so they are not checked
@@ -576,9 +560,7 @@ def _unique_ids(blocks: Sequence[tuple[StagingFile, PlacedBlock]]) -> Iterator[s
             yield view.unique_key
 
 
-async def records_from(
-    store: MessageStore, topic: str, queue_id: int, offset: int
-) -> AsyncGenerator[RecordView]:
+async def records_from(store: MessageStore, topic: str, queue_id: int, offset: int) -> AsyncGenerator[RecordView]:
     """Yield all dispatched records of a queue from `offset` on, at a start.
 
     Raises:

@@ -253,9 +253,7 @@ class Committer:
                     self._batches.note(query_id, batch, record.queue_offset, record.physical_offset)
                     found = None
             except (ValueError, KeyError, TypeError):
-                log.warning(
-                    "sink_marker_strange", queue_offset=record.queue_offset, hint="not written by this broker"
-                )
+                log.warning("sink_marker_strange", queue_offset=record.queue_offset, hint="not written by this broker")
         return found
 
     def _files_of(self, intent: Intent) -> list[StagingFile]:
@@ -349,22 +347,16 @@ class Committer:
         return intent
 
     def _settings_of(self, blocks: Sequence[PlacedBlock]) -> list[dict[str, Any]]:
-        found = (
-            self._core.tables.topics.get(topic) for topic in dict.fromkeys(block.topic for block in blocks)
-        )
+        found = (self._core.tables.topics.get(topic) for topic in dict.fromkeys(block.topic for block in blocks))
         return [settings.to_members() for settings in found if settings is not None]
 
     def _check_writable(self) -> None:
         """Refuse to decide a batch that would have to wait."""
         store = self._store
         if store.read_only_reason is not None:
-            raise Refusal(
-                ErrorCode.READ_ONLY, f"{store.read_only_reason}; see the broker's log, then commit again"
-            )
+            raise Refusal(ErrorCode.READ_ONLY, f"{store.read_only_reason}; see the broker's log, then commit again")
         if store.disk_full_reason is not None:
-            raise Refusal(
-                ErrorCode.DISK_FULL, f"{store.disk_full_reason}; free disk space, then commit again"
-            )
+            raise Refusal(ErrorCode.DISK_FULL, f"{store.disk_full_reason}; free disk space, then commit again")
 
     def _check_queues(self, blocks: Sequence[PlacedBlock]) -> None:
         """Refuse a batch that consumers could not read: a topic may have been deleted since the staging.
@@ -456,9 +448,7 @@ class Committer:
 
         return await self._append_marker(intent.query_id, marker_of(intent.query_id, batch), closed)
 
-    async def _append_marker(
-        self, query_id: str, body: bytes, then: Callable[[PutResult], None]
-    ) -> PutResult:
+    async def _append_marker(self, query_id: str, body: bytes, then: Callable[[PutResult], None]) -> PutResult:
         """Append a marker, and call `then` before any other task runs.
 
         Raises:
@@ -516,10 +506,7 @@ class Committer:
                         await self._complete(intent)
                     except Refusal as refusal:
                         log.warning(
-                            "sink_batch_waits",
-                            **_names(intent),
-                            detail=refusal.text,
-                            hint="the broker retries",
+                            "sink_batch_waits", **_names(intent), detail=refusal.text, hint="the broker retries"
                         )
                     else:
                         log.info("sink_batch_completed", **_names(intent), messages=intent.messages)
@@ -528,9 +515,7 @@ class Committer:
 
 def _facts_of(file: StagingFile) -> StagingFacts:
     key = file.key
-    return StagingFacts(
-        key.staging_id, key.partition_id, file.born_host.hex(), file.size, file.messages, file.checksum
-    )
+    return StagingFacts(key.staging_id, key.partition_id, file.born_host.hex(), file.size, file.messages, file.checksum)
 
 
 def _names(intent: Intent) -> dict[str, object]:

@@ -58,9 +58,7 @@ def check_staged(body: Buffer, limits: BlockLimits, record_max: int) -> CheckedB
     sealed = False
     for block in blocks:
         data = memoryview(body)[block.start : block.end]
-        check = check_put_block(
-            data, topic=block.topic, queue_id=block.queue_id, count=block.messages, limits=limits
-        )
+        check = check_put_block(data, topic=block.topic, queue_id=block.queue_id, count=block.messages, limits=limits)
         sealed = sealed or bool(check.sealed)
         _check_records(data, record_max)
     return CheckedBlocks(blocks, sealed)
@@ -77,8 +75,7 @@ def _check_records(data: memoryview, record_max: int) -> None:
     for index, (size, id_size) in enumerate(zip(sizes, id_sizes, strict=True)):
         if size > record_max:
             reason = (
-                f"the record has {size} bytes, but a file of the log holds {record_max} "
-                "(store.commit_log_file_size)"
+                f"the record has {size} bytes, but a file of the log holds {record_max} (store.commit_log_file_size)"
             )
         elif not id_size:
             reason = "it has no unique id; give each record a property UNIQ_KEY"
@@ -124,13 +121,7 @@ class StagingFeature(Processor):
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""
-        return (
-            self._run_commits,
-            self._expire_idle,
-            self._ahead.run,
-            self._committer.run,
-            self._save_soon.run,
-        )
+        return (self._run_commits, self._expire_idle, self._ahead.run, self._committer.run, self._save_soon.run)
 
     async def recover(self) -> None:
         """Read which batches are committed; see `Committer.recover`."""
@@ -201,15 +192,12 @@ class StagingFeature(Processor):
                     "(sink.staging_size_max); stage again once other batches are committed",
                 )
             if self._store.disk_full_reason is not None:
-                raise Refusal(
-                    ErrorCode.DISK_FULL, f"{self._store.disk_full_reason}; free disk space, then stage again"
-                )
+                raise Refusal(ErrorCode.DISK_FULL, f"{self._store.disk_full_reason}; free disk space, then stage again")
             try:
                 await self._take(file, key, body[done:], request)
             except FileNotFoundError as error:
                 raise Refusal(
-                    ErrorCode.NOT_FOUND,
-                    f"staging {key.staging_id} has just been dropped; run the batch again",
+                    ErrorCode.NOT_FOUND, f"staging {key.staging_id} has just been dropped; run the batch again"
                 ) from error
             except (OSError, DiskFull) as error:
                 raise Refusal(ErrorCode.DISK_FULL, f"{error}; nothing of this was staged") from error
@@ -235,9 +223,7 @@ class StagingFeature(Processor):
             )
         return min(size, has - position)
 
-    async def _take(
-        self, file: StagingFile | None, key: StagingKey, body: memoryview, request: Request
-    ) -> None:
+    async def _take(self, file: StagingFile | None, key: StagingKey, body: memoryview, request: Request) -> None:
         """Check the blocks of a request like a put, and store them if their topics accept messages.
 
         If the staging already has blocks for all of these queues, one thread does everything.
@@ -272,9 +258,7 @@ class StagingFeature(Processor):
             for topic, _ in queues_of(checked):
                 request.check("write", topic)
             new = {
-                topic
-                for topic, queue_id in queues_of(checked)
-                if self._topic_access.writable(topic, queue_id) is None
+                topic for topic, queue_id in queues_of(checked) if self._topic_access.writable(topic, queue_id) is None
             }
             for topic, queue_id in queues_of(checked):
                 if topic in new:  # the commit creates it
@@ -300,9 +284,7 @@ class StagingFeature(Processor):
         async with self._lock(header.staging_id):
             file = self._staging.get(header.staging_id)
             if file is None or (file.key.query_id, file.key.batch_id) != (header.query_id, header.batch_id):
-                raise Refusal(
-                    ErrorCode.NOT_FOUND, f"staging {header.staging_id} does not exist; stage all of it again"
-                )
+                raise Refusal(ErrorCode.NOT_FOUND, f"staging {header.staging_id} does not exist; stage all of it again")
             has = file.size, file.messages, file.checksum
             if has != (header.position, header.messages, header.checksum):
                 raise Refusal(
@@ -342,9 +324,7 @@ class StagingFeature(Processor):
         try:
             self._commits.send_nowait(_Waiting(request, Commit(header.query_id, header.batch_id, parts)))
         except trio.WouldBlock:
-            raise Refusal(
-                ErrorCode.BUSY, "too many batches wait to be committed; commit again shortly"
-            ) from None
+            raise Refusal(ErrorCode.BUSY, "too many batches wait to be committed; commit again shortly") from None
 
     async def _run_commits(self) -> None:
         """Commit batches until cancelled."""
@@ -358,9 +338,7 @@ class StagingFeature(Processor):
         except Refusal as refusal:
             return refusal.response()
         except (OSError, ReputError) as error:
-            log.error(
-                "sink_commit_failed", query_id=commit.query_id, batch_id=commit.batch_id, detail=str(error)
-            )
+            log.error("sink_commit_failed", query_id=commit.query_id, batch_id=commit.batch_id, detail=str(error))
             return Refusal(ErrorCode.INTERNAL, f"{error}; see the broker's log").response()
         self._save_soon.changed()
         result = commands.CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
@@ -423,16 +401,12 @@ class StagingFeature(Processor):
         try:
             await trio.to_thread.run_sync(remove, self._staging.forget(files))
         except OSError as error:
-            log.warning(
-                "staging_not_removed", detail=str(error), hint="the next start finds it, and it times out"
-            )
+            log.warning("staging_not_removed", detail=str(error), hint="the next start finds it, and it times out")
 
     def _lock(self, staging_id: str) -> trio.Lock:
         if len(self._locks) > 2 * len(self._staging) + _COMMITS_WAITING_MAX:
             self._locks = {
-                name: lock
-                for name, lock in self._locks.items()
-                if lock.locked() or self._staging.get(name) is not None
+                name: lock for name, lock in self._locks.items() if lock.locked() or self._staging.get(name) is not None
             }
         return self._locks.setdefault(staging_id, trio.Lock())
 

@@ -27,12 +27,7 @@ import trio
 from reput_broker.store.base.errors import FlushFailed, StoreDamaged
 from reput_broker.store.base.file_io import make_directories, sync_data, sync_directory, write_all
 from reput_protocol.buffers import Buffer
-from reput_protocol.commands.stage import (
-    HEAD_BYTES_MAX,
-    StagedBlock,
-    add_to_checksum,
-    staged_head,
-)
+from reput_protocol.commands.stage import HEAD_BYTES_MAX, StagedBlock, add_to_checksum, staged_head
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import crc32
 
@@ -160,9 +155,7 @@ class StagingFile:
                 file.seek(end - _END_BYTES)
                 trailer = file.read(_END_BYTES)
                 magic, size, messages, checksum = _END.unpack_from(trailer)
-                whole = magic == _END_MAGIC and _CRC.unpack_from(trailer, _END.size)[0] == crc32(
-                    trailer[: _END.size]
-                )
+                whole = magic == _END_MAGIC and _CRC.unpack_from(trailer, _END.size)[0] == crc32(trailer[: _END.size])
                 if whole and self.data_start + size + _END_BYTES == end:
                     self.size, self.messages, self.checksum, self.ended = size, messages, checksum, True
                     return
@@ -319,12 +312,7 @@ class StagingFile:
         return found
 
     def _damaged(self, position: int, reason: str) -> StoreDamaged:
-        return StoreDamaged(
-            self.path,
-            position,
-            reason,
-            "the batch cannot be published from it; check the disk",
-        )
+        return StoreDamaged(self.path, position, reason, "the batch cannot be published from it; check the disk")
 
     def verify(self) -> list[PlacedBlock]:
         """Read everything and return all blocks.

@@ -37,13 +37,7 @@ from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.kernel.units import damaged_unit, files_of_units, select_units
-from reput_protocol.record.layout import (
-    HEAD_BYTES_MAX,
-    properties_of,
-    properties_of_tail,
-    read_head,
-    tail_position,
-)
+from reput_protocol.record.layout import HEAD_BYTES_MAX, properties_of, properties_of_tail, read_head, tail_position
 from reput_protocol.store.unit import UNIT_BYTES, unpack_unit
 
 
@@ -191,9 +185,7 @@ def result_of(entries: QueueEntries, selection: Selection, window: LogWindow) ->
     if not selection.taken:
         status = GetStatus.MESSAGE_WAS_REMOVING if selection.missing else GetStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, next_begin, low, high)
-    return GetMessageResult(
-        GetStatus.FOUND, next_begin, low, high, selection.taken, selection.size, selection.extents
-    )
+    return GetMessageResult(GetStatus.FOUND, next_begin, low, high, selection.taken, selection.size, selection.extents)
 
 
 def spans_files(extents: Sequence[Extent], window: LogWindow) -> bool:
@@ -261,13 +253,7 @@ class FilteredGet:
             StoreDamaged: an entry of the queue points to where no record can be.
         """
         selection = select(
-            self._entries.units,
-            self._window,
-            self._max_messages,
-            self._max_bytes,
-            None,
-            self._limits,
-            self._accepts,
+            self._entries.units, self._window, self._max_messages, self._max_bytes, None, self._limits, self._accepts
         )
         result = result_of(self._entries, selection, self._window)
         result.cold = self.cold and result.status is GetStatus.FOUND
@@ -403,9 +389,7 @@ class MessageReader:
             StoreDamaged: an entry of the queue points to where no record can be.
         """
         if isinstance(message_filter, SqlFilter):
-            get = self.get_filtered(
-                topic, queue_id, offset, max_messages, max_bytes, message_filter, limits=limits
-            )
+            get = self.get_filtered(topic, queue_id, offset, max_messages, max_bytes, message_filter, limits=limits)
             if isinstance(get, GetMessageResult) or get.cold:
                 return get
             with get:
@@ -463,14 +447,7 @@ class MessageReader:
             ends = [Extent(unit.physical_offset, unit.size) for unit in (first, last)]
             try:
                 return FilteredGet(
-                    self._log,
-                    found,
-                    window,
-                    wanted,
-                    max_bytes,
-                    sql_filter,
-                    limits,
-                    cold=self._is_cold(ends, window),
+                    self._log, found, window, wanted, max_bytes, sql_filter, limits, cold=self._is_cold(ends, window)
                 )
             except FileMissing:
                 if self._log.min_offset == window.min_offset:
@@ -523,9 +500,7 @@ class MessageReader:
             return False
         log_end = self._log.visible_end()
         return all(
-            physical_offset >= near
-            or physical_offset + size > log_end
-            or self._log.is_resident(physical_offset, size)
+            physical_offset >= near or physical_offset + size > log_end or self._log.is_resident(physical_offset, size)
             for physical_offset, size in extents
         )
 

@@ -91,12 +91,7 @@ class MessageStore:
         self._abort = AbortMarker(root / "abort")
         directories = (*options.log_dirs, *options.read_only_commit_log_dirs)
         self._lock = DirectoryLock(
-            root / "lock",
-            self._abort,
-            directories,
-            options.writable_log_dirs,
-            options.on_event,
-            self._note_lost,
+            root / "lock", self._abort, directories, options.writable_log_dirs, options.on_event, self._note_lost
         )
         self._checkpoint = StoreCheckpoint(root / "checkpoint")
         self._log = CommitLog(options, clock_ms)
@@ -159,18 +154,12 @@ class MessageStore:
         self._writer = MessageWriter(options, log, self._index, flags, stats)
         self._reader = MessageReader(log, queues, flags, stats, memory_bytes)
         self._offsets = QueueOffsets(log, queues, memory_bytes)
-        self._key_lookup = KeyLookup(
-            self._index, log, self._deleted, flags, has_gap=lambda: self._key_index.has_gap
-        )
+        self._key_lookup = KeyLookup(self._index, log, self._deleted, flags, has_gap=lambda: self._key_index.has_gap)
         self._dispatch = dispatch = LogDispatch(
             self._follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
         )
-        self._flush = StoreFlush(
-            log, queues, self._checkpoint, dispatch, flags, stats, self.check_directories
-        )
-        self._cleaners = StoreCleaners(
-            options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
-        )
+        self._flush = StoreFlush(log, queues, self._checkpoint, dispatch, flags, stats, self.check_directories)
+        self._cleaners = StoreCleaners(options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms)
         self._show_methods()
 
     def _show_methods(self) -> None:
@@ -263,9 +252,7 @@ class MessageStore:
                 self._release()
                 self._make_parts()
             report = self._with_parts(open_parts)
-        self._dispatch.begin(
-            report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries()
-        )
+        self._dispatch.begin(report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries())
         self._reader.warm_from = report.checked_from
         self._flags.note_open()
         self._writer.check_last_file()
@@ -351,9 +338,7 @@ class MessageStore:
         """
         assert self.options.is_replica
         if self._log.files.files or offset % self.options.commit_log_file_size:
-            raise ValueError(
-                f"the log cannot begin at offset {offset}: it is not empty, or no file starts there"
-            )
+            raise ValueError(f"the log cannot begin at offset {offset}: it is not empty, or no file starts there")
         self._log.begin_at(offset)
         self._dispatch.begin(offset, 0, 0)
 

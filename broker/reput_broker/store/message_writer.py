@@ -13,13 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from reput_broker.store.base.checkpoint import StoreCheckpoint
-from reput_broker.store.base.errors import (
-    DiskFull,
-    FileNotMade,
-    StoreError,
-    StorePoolExhausted,
-    StoreReadOnly,
-)
+from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreError, StorePoolExhausted, StoreReadOnly
 from reput_broker.store.base.file_io import is_out_of_descriptors
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import Block, PutResult, PutStatus, StoreStats
@@ -67,12 +61,7 @@ class MessageWriter:
     """Appends to one log, for its one owner."""
 
     def __init__(
-        self,
-        options: StoreOptions,
-        log: CommitLog,
-        index: IndexService | None,
-        flags: RunningFlags,
-        stats: StoreStats,
+        self, options: StoreOptions, log: CommitLog, index: IndexService | None, flags: RunningFlags, stats: StoreStats
     ) -> None:
         self._options = options
         self._log = log
@@ -80,8 +69,7 @@ class MessageWriter:
         self._flags = flags
         self._stats = stats
         self._limits = BlockLimits(
-            body_bytes_max=options.message_bytes_max,
-            block_bytes_max=max(BLOCK_BYTES_MAX, options.message_bytes_max),
+            body_bytes_max=options.message_bytes_max, block_bytes_max=max(BLOCK_BYTES_MAX, options.message_bytes_max)
         )
 
     def put(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
@@ -105,11 +93,7 @@ class MessageWriter:
             if block.check is None and block.born_host is not None:
                 try:
                     block.check = check_put_block(
-                        block.data,
-                        topic=block.topic,
-                        queue_id=block.queue_id,
-                        count=block.count,
-                        limits=self._limits,
+                        block.data, topic=block.topic, queue_id=block.queue_id, count=block.count, limits=self._limits
                     )
                 except (RecordMalformed, InvalidMessage) as error:
                     fault = error
@@ -189,14 +173,10 @@ class MessageWriter:
         illegal = illegal_record(records, options.message_bytes_max, with_crc=options.record_crc)
         if illegal is not None:
             return flags.refused(illegal)
-        encoded = [
-            encode_record(record, with_crc=options.record_crc, store_host=options.host) for record in records
-        ]
+        encoded = [encode_record(record, with_crc=options.record_crc, store_host=options.host) for record in records]
         first = records[0]
         data = encoded[0] if len(encoded) == 1 else bytearray().join(encoded)  # writable: patched in place
-        return Block(
-            data, first.topic, first.queue_id, len(encoded), None, gets_queue_offset=has_queue_entry(first)
-        )
+        return Block(data, first.topic, first.queue_id, len(encoded), None, gets_queue_offset=has_queue_entry(first))
 
     def put_encoded(self, topic: str, queue_id: int, encoded: Sequence[bytes]) -> PutResult:
         """Store records that were copied from records of this log, contiguously, in one file, all or none.

@@ -45,8 +45,7 @@ class ConfigFileDamaged(ReputError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} cannot be read: {reason}; restore a good copy, "
-            "or move it away to start with an empty table"
+            f"{path} cannot be read: {reason}; restore a good copy, or move it away to start with an empty table"
         )
         self.path = path
         self.reason = reason
@@ -237,10 +236,7 @@ class EntryTexts:
         self._texts: dict[str, tuple[tuple[object, ...], bytes]] = {}
 
     def encode(
-        self,
-        members: dict[str, Any],
-        entries: Mapping[str, tuple[object, ...]],
-        entry: Callable[..., Any],
+        self, members: dict[str, Any], entries: Mapping[str, tuple[object, ...]], entry: Callable[..., Any]
     ) -> bytes:
         """Return the file's text.
 

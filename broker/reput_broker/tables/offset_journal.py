@@ -119,9 +119,7 @@ def encode_entry(entry: JournalEntry, sequence: int) -> bytes:
     """Return one record. Topic and group names have at most 255 bytes, which was checked when they were created."""
     group, topic = entry.group.encode(), entry.topic.encode()
     size = _RECORD.size + len(group) + len(topic) + _CRC.size
-    head = _RECORD.pack(
-        _RECORD_MAGIC, size, entry.kind, len(group), len(topic), entry.queue_id, entry.offset, sequence
-    )
+    head = _RECORD.pack(_RECORD_MAGIC, size, entry.kind, len(group), len(topic), entry.queue_id, entry.offset, sequence)
     data = head + group + topic
     return data + _CRC.pack(crc32(data))
 
@@ -166,9 +164,7 @@ def read_journal(path: Path) -> JournalContents:
 def _decode_entry(data: bytes, position: int, sequence_min: int) -> tuple[JournalEntry, int, int] | None:
     if position + _RECORD.size + _CRC.size > len(data):
         return None
-    magic, size, kind, group_size, topic_size, queue_id, offset, sequence = _RECORD.unpack_from(
-        data, position
-    )
+    magic, size, kind, group_size, topic_size, queue_id, offset, sequence = _RECORD.unpack_from(data, position)
     names = position + _RECORD.size
     crc_at = names + group_size + topic_size
     if (
@@ -220,9 +216,7 @@ class OffsetJournal:
         Raises:
             JournalWriteFailed: none of them is in the journal.
         """
-        records = b"".join(
-            encode_entry(entry, sequence) for sequence, entry in enumerate(entries, self.next_sequence)
-        )
+        records = b"".join(encode_entry(entry, sequence) for sequence, entry in enumerate(entries, self.next_sequence))
         self.append_records(records, len(entries))
         return records
 

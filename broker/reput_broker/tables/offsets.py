@@ -37,12 +37,7 @@ from reput_broker.tables.offset_journal import (
     read_journal,
 )
 from reput_broker.tables.table_saver import save_now
-from reput_protocol.names import (
-    POP_PASSED_GROUP,
-    REVIVE_GROUP,
-    TRANS_OP_HALF_TOPIC,
-    TRANSACTION_CHECK_GROUP,
-)
+from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
 
 log = structlog.get_logger(__name__)
 
@@ -132,16 +127,10 @@ class ConsumerOffsetManager(SavedTable):
             # messages before it, transactions that have ended would be open again. The op queue is read from its start.
             self._table.pop((TRANSACTION_CHECK_GROUP, TRANS_OP_HALF_TOPIC), None)
         elif contents.torn_bytes:
-            log.info(
-                "offset_journal_torn_record_dropped",
-                path=str(self.journal_path),
-                size_bytes=contents.torn_bytes,
-            )
+            log.info("offset_journal_torn_record_dropped", path=str(self.journal_path), size_bytes=contents.torn_bytes)
         self._journal = OffsetJournal(self.journal_path, contents.next_sequence, contents.end)
         if contents.damaged_at is not None:
-            save_now(
-                self
-            )  # which starts a new journal: in the damaged one, later records would be reported again
+            save_now(self)  # which starts a new journal: in the damaged one, later records would be reported again
 
     def close(self) -> None:
         """Close the journal; every acknowledged commit is in it or in the JSON file. Idempotent."""
@@ -211,9 +200,7 @@ class ConsumerOffsetManager(SavedTable):
             JournalWriteFailed: nothing was changed.
         """
         entries: list[JournalEntry] = []
-        stale = (
-            set() if is_partial else {group for group, topic in self._table if (group, topic) not in offsets}
-        )
+        stale = set() if is_partial else {group for group, topic in self._table if (group, topic) not in offsets}
         entries += [JournalEntry(GROUP_REMOVED, group, "", 0, 0) for group in sorted(stale)]
         for (group, topic), queues in offsets.items():
             entries += [
@@ -240,9 +227,7 @@ class ConsumerOffsetManager(SavedTable):
         if beyond:
             self._record(beyond)
 
-    def commit(
-        self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False
-    ) -> None:
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, increase_only: bool = False) -> None:
         """Set a group's offset in a queue; it survives `kill -9` once this returns.
 
         A smaller offset is a legal rewind, unless `increase_only`: then it is ignored. Negative ones are always

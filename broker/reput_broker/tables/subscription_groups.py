@@ -39,9 +39,7 @@ class SubscriptionGroupManager(ConfigTable):
         options: live.
     """
 
-    def __init__(
-        self, path: Path, *, clock_ms: Callable[[], int], options: GroupsConfig | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, clock_ms: Callable[[], int], options: GroupsConfig | None = None) -> None:
         super().__init__(path)
         self._options = GroupsConfig() if options is None else options
         self._clock_ms = clock_ms

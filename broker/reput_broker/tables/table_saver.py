@@ -94,10 +94,7 @@ class SaveSoon:
                 await self._saver.save()
             except (ReputError, OSError) as error:
                 log.warning(
-                    "table_not_saved",
-                    table=self._table,
-                    detail=str(error),
-                    hint="check the disk; the save is retried",
+                    "table_not_saved", table=self._table, detail=str(error), hint="check the disk; the save is retried"
                 )
                 self._wanted.set()
                 await trio.sleep(_RETRY_INTERVAL_S)

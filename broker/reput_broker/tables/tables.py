@@ -243,9 +243,7 @@ class Schedules(ConfigTable):
             Refusal: QUOTA; there are too many.
         """
         if definition.name not in self._table and len(self._table) >= _SCHEDULES_MAX:
-            raise Refusal(
-                ErrorCode.QUOTA, f"{_SCHEDULES_MAX} schedules exist, which is the most; delete some of them"
-            )
+            raise Refusal(ErrorCode.QUOTA, f"{_SCHEDULES_MAX} schedules exist, which is the most; delete some of them")
         total = self._bytes_with(definition)
         if total > _SCHEDULES_BYTES_MAX:
             raise Refusal(
@@ -319,9 +317,7 @@ class Tables:
             options=config.topics,
         )
         self.offsets = ConsumerOffsetManager(
-            directory / "consumerOffset.json",
-            clock_ms=clock_ms,
-            journal_size_max=config.offsets.journal_size_max,
+            directory / "consumerOffset.json", clock_ms=clock_ms, journal_size_max=config.offsets.journal_size_max
         )
         self.groups = SubscriptionGroupManager(
             directory / "subscriptionGroup.json", clock_ms=clock_ms, options=config.groups
@@ -381,9 +377,7 @@ class Tables:
         table.load()
         self._loaded.append((name, table))
 
-    def adopt_queues(
-        self, queues: Iterable[tuple[str, int]], last_stored_ms: Callable[[str, int], int]
-    ) -> None:
+    def adopt_queues(self, queues: Iterable[tuple[str, int]], last_stored_ms: Callable[[str, int], int]) -> None:
         """Create or widen topics for queues without one, so that their messages can be read.
 
         A directory that is handed over without its tables has such queues, and so has a slave that becomes the master
@@ -468,9 +462,5 @@ class OffsetSaveService:
             try:
                 await self._saver.save()
             except (ReputError, OSError) as error:
-                log.error(
-                    "offsets_not_saved",
-                    detail=str(error),
-                    hint="check the disk; commits stay in the journal",
-                )
+                log.error("offsets_not_saved", detail=str(error), hint="check the disk; commits stay in the journal")
                 await trio.sleep(_RETRY_INTERVAL_S)

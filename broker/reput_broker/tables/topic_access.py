@@ -38,9 +38,7 @@ class TopicAccess:
         if not config.perm & Perm.WRITE or only_broker_writes(topic):
             self._counters.rejected["no_permission"] += 1
             why = "belongs to the system" if only_broker_writes(topic) else "is not writable"
-            raise Refusal(
-                ErrorCode.NO_PERMISSION, f"topic {topic!r} {why}; send to another topic or alter it"
-            )
+            raise Refusal(ErrorCode.NO_PERMISSION, f"topic {topic!r} {why}; send to another topic or alter it")
         if queue_id >= max(config.write_queue_nums, config.read_queue_nums) or queue_id < 0:
             raise _no_queue(topic, queue_id, max(config.write_queue_nums, config.read_queue_nums))
         return config
@@ -63,9 +61,7 @@ class TopicAccess:
             and 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
         )
 
-    async def create_on_send(
-        self, topic: str, queues: int | None = None, *, is_wanted: bool | None = None
-    ) -> None:
+    async def create_on_send(self, topic: str, queues: int | None = None, *, is_wanted: bool | None = None) -> None:
         """Create the topic of a send, and save the table before the message is stored.
 
         Args:
@@ -190,6 +186,5 @@ def no_topic(topic: str) -> Refusal:
 
 def _no_queue(topic: str, queue_id: int, queues: int) -> Refusal:
     return Refusal(
-        ErrorCode.INVALID_ARGUMENT,
-        f"topic {topic!r} has no queue {queue_id}; its queues are 0 to {queues - 1}",
+        ErrorCode.INVALID_ARGUMENT, f"topic {topic!r} has no queue {queue_id}; its queues are 0 to {queues - 1}"
     )

@@ -30,14 +30,7 @@ from reput_broker.config.sections import TopicsConfig
 from reput_broker.remoting.request import Refusal
 from reput_broker.store.base.file_io import set_aside, sync_data, sync_names
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
-from reput_broker.tables.config_file import (
-    ConfigFile,
-    ConfigFileSave,
-    DataVersion,
-    EntryTexts,
-    SavedTable,
-    SaveJob,
-)
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion, EntryTexts, SavedTable, SaveJob
 from reput_broker.tables.table_saver import save_now
 from reput_protocol import names
 from reput_protocol.commands.topic import EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE, TopicConfig
@@ -154,9 +147,7 @@ class TopicConfigManager(SavedTable):
             self._topics.setdefault(config.topic_name, config)
         self._user_topics = sum(not self.is_system(topic) for topic in self._topics)
         self.expiring.clear()
-        self.expiring.update(
-            topic for topic, config in self._topics.items() if EXPIRING_ATTRIBUTE in config.attributes
-        )
+        self.expiring.update(topic for topic, config in self._topics.items() if EXPIRING_ATTRIBUTE in config.attributes)
 
     def adopt(self, members: Mapping[str, Any]) -> list[str]:
         """Replace all topics by those of a master, and return the names of the others.
@@ -184,9 +175,7 @@ class TopicConfigManager(SavedTable):
         """
         template = self.get(names.DEFAULT_TOPIC)
         queues = self._options.default_queues
-        return (
-            None if template is None else replace(template, read_queue_nums=queues, write_queue_nums=queues)
-        )
+        return None if template is None else replace(template, read_queue_nums=queues, write_queue_nums=queues)
 
     def all(self) -> dict[str, TopicConfig]:
         """Return every topic by its name, including the system's."""
@@ -236,9 +225,7 @@ class TopicConfigManager(SavedTable):
         if self._user_topics >= self._options.auto_create_max:
             raise TooManyTopics(topic, self._options.auto_create_max)
         if template is not None and template.perm & PERM_INHERIT:
-            count = (
-                self.new_topic_queues if queues is None else max(1, min(queues, template.write_queue_nums))
-            )
+            count = self.new_topic_queues if queues is None else max(1, min(queues, template.write_queue_nums))
             return _topic(topic, count, template.perm & ~PERM_INHERIT)
         return _topic(topic, 1) if topic.startswith(names.RETRY_PREFIX) else None
 
@@ -374,12 +361,7 @@ class TopicConfigManager(SavedTable):
         self._is_unsaved = False
         changed, self._unsaved = self._unsaved, {}
         size = self.file_identity.size
-        if (
-            self._needs_whole
-            or size <= _SMALL_BYTES
-            or self.journal.size >= size
-            or not self.journal.is_usable
-        ):
+        if self._needs_whole or size <= _SMALL_BYTES or self.journal.size >= size or not self.journal.is_usable:
             needed, self._needs_whole = self._needs_whole, False
             return _WholeSave(self, self._snapshot(), partial(self._changed_again, changed, needed))
         entries = {name: self._entry(name) for name in changed}
@@ -452,9 +434,7 @@ class TopicConfigManager(SavedTable):
 class _WholeSave(ConfigFileSave):
     """Writes the file; the journal then starts again."""
 
-    def __init__(
-        self, table: TopicConfigManager, text: Callable[[], bytes], on_abandon: Callable[[], None]
-    ) -> None:
+    def __init__(self, table: TopicConfigManager, text: Callable[[], bytes], on_abandon: Callable[[], None]) -> None:
         super().__init__(table.file, text, on_abandon)
         self._table = table
         self._identity = FileIdentity.of(b"")
@@ -529,9 +509,7 @@ def _read_topic(name: str, entry: dict[str, Any]) -> tuple[TopicConfig, dict[str
         topic_filter_type=str(entry.get("topicFilterType") or "SINGLE_TAG"),
         topic_sys_flag=_number(entry, "topicSysFlag", 0),
         order=entry.get("order") is True,
-        attributes={str(key): str(value) for key, value in attributes.items()}
-        if isinstance(attributes, dict)
-        else {},
+        attributes={str(key): str(value) for key, value in attributes.items()} if isinstance(attributes, dict) else {},
     )
     return config, {member: value for member, value in entry.items() if member not in _KNOWN_MEMBERS}
 

@@ -93,9 +93,7 @@ def dump_log(layout: StoreLayout, part: DumpRange) -> Iterator[Row]:
     A record that fails a check has a `fault` with the reason.
     """
     start = part.start or 0
-    first = next(
-        (n for n, file in enumerate(layout.log.files) if start < file.start + layout.log.file_size), None
-    )
+    first = next((n for n, file in enumerate(layout.log.files) if start < file.start + layout.log.file_size), None)
     if first is None:
         return
     left = part.count_max
@@ -242,11 +240,7 @@ def dump_topics(layout: StoreLayout) -> Iterator[Row]:
     table = topics_in_force(layout.config_dir).members.get("topicConfigTable")
     for name, entry in sorted(table.items()) if isinstance(table, dict) else ():
         members = entry if isinstance(entry, dict) else {"entry": entry}
-        yield {
-            "kind": "topic",
-            "topic": name,
-            **{key: value for key, value in members.items() if key != "topicName"},
-        }
+        yield {"kind": "topic", "topic": name, **{key: value for key, value in members.items() if key != "topicName"}}
     files = OpenFiles()
     try:
         for queue in layout.queues:
@@ -381,9 +375,7 @@ class TopicExport:
             return b""
         return self._files.read_at(file.path, min(size, file.end - offset), offset - file.start)
 
-    def _decode(
-        self, queue: QueueDirectory, number: int, offset: int, size: int, data: bytes
-    ) -> Record | BadMessage:
+    def _decode(self, queue: QueueDirectory, number: int, offset: int, size: int, data: bytes) -> Record | BadMessage:
         def bad(reason: str) -> BadMessage:
             return BadMessage(queue.topic, queue.queue_id, number, offset, reason)
 

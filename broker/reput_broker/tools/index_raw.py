@@ -108,9 +108,7 @@ class RawIndex:
         offsets = header.begin_physical_offset, header.end_physical_offset
         first = rest // SLOT_BYTES % 5 or 5
         for usual in (ROCKETMQ_SLOTS, rest // 84):
-            if usual % 5 == first % 5 and fitting_slots(
-                self.data, usual, usual + 1, 1, header.next_entry, *offsets
-            ):
+            if usual % 5 == first % 5 and fitting_slots(self.data, usual, usual + 1, 1, header.next_entry, *offsets):
                 return usual
         return fitting_slots(self.data, first, rest // SLOT_BYTES, 5, header.next_entry, *offsets)
 
@@ -142,9 +140,7 @@ def index_sizes(layout: StoreLayout) -> IndexSizes | None:
     if size < INDEX_BYTES_MIN:
         return None
     if not slots:
-        slots = (
-            (size - HEADER_BYTES - ENTRY_BYTES * entries) // SLOT_BYTES if entries else _guess(layout, size)
-        )
+        slots = (size - HEADER_BYTES - ENTRY_BYTES * entries) // SLOT_BYTES if entries else _guess(layout, size)
     entries = entries or (size - HEADER_BYTES - SLOT_BYTES * slots) // ENTRY_BYTES
     fits = slots > 0 and entries > 1 and index_file_size(slots, entries) == size
     return IndexSizes(slots, entries) if fits else None

@@ -176,9 +176,7 @@ def refuse_other_queues(root: Path) -> None:
     ):
         directory = root / name
         for path in files_below(directory):
-            raise ForeignFile(
-                path, f"a rebuild does not create {kind}; move {directory} away to continue without them"
-            )
+            raise ForeignFile(path, f"a rebuild does not create {kind}; move {directory} away to continue without them")
 
 
 def refuse_other_delays(verification: Verification) -> None:
@@ -282,9 +280,7 @@ def rebuild(
                 temporary.mkdir()
                 made.append(factory(layout, temporary))
                 if made[-1].directory.is_symlink():
-                    raise ForeignFile(
-                        made[-1].directory, "it is a symbolic link, and a directory would replace it"
-                    )
+                    raise ForeignFile(made[-1].directory, "it is a symbolic link, and a directory would replace it")
             if fill is None:
                 hand_out(layout, end_offset, made, deleted, delay_levels_ms, progress)
             else:
@@ -399,9 +395,7 @@ def write_units(part: UnitsPart) -> list[UnitsRun]:
             data = found.data[: min(found.end, part.end_offset - found.offset)]
             rows = scan_dispatch(data, base_physical_offset=found.offset, levels_ms=part.delay_levels_ms)
             for queue in rows_by_queue(rows, deleted if len(deleted) else None):
-                if part.only is None or queue.physical_offsets[0] >= part.only.get(
-                    queue[:2], part.end_offset
-                ):
+                if part.only is None or queue.physical_offsets[0] >= part.only.get(queue[:2], part.end_offset):
                     files.write(queue)
                     _note_run(runs.setdefault(queue[:2], []), queue)
         files.sync()

@@ -24,15 +24,7 @@ from reput_broker.store.opening.lock import AbortMarker
 from reput_broker.tables.config_file import ConfigFile, encode
 from reput_broker.tools.index_raw import IndexSizes, index_sizes
 from reput_broker.tools.rebuild import DerivedFactory, IndexRebuild, QueuesRebuild, rebuild
-from reput_broker.tools.repair_plan import (
-    RepairPlan,
-    copy_part,
-    data_end,
-    move,
-    overwrite,
-    resize,
-    truncate_log,
-)
+from reput_broker.tools.repair_plan import RepairPlan, copy_part, data_end, move, overwrite, resize, truncate_log
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
 from reput_broker.tools.verify import Verification
@@ -92,12 +84,7 @@ class SideDirectory:
             sync_directory(directory)
 
 
-_TABLES = (
-    "consumerOffset.json",
-    "consumerOffset.json.bak",
-    "consumerOffset.journal",
-    "consumerOffset.journal.next",
-)
+_TABLES = ("consumerOffset.json", "consumerOffset.json.bak", "consumerOffset.journal", "consumerOffset.journal.next")
 
 
 class RepairResult(NamedTuple):
@@ -110,9 +97,7 @@ class RepairResult(NamedTuple):
     lines: list[str]
 
 
-def apply_repair(
-    verification: Verification, plan: RepairPlan, progress: Progress = no_progress
-) -> RepairResult:
+def apply_repair(verification: Verification, plan: RepairPlan, progress: Progress = no_progress) -> RepairResult:
     """Execute a plan. The caller has locked the directory as its owner.
 
     Raises:
@@ -127,9 +112,7 @@ def apply_repair(
     if plan.new_checkpoint:
         (root / "checkpoint").unlink(missing_ok=True)
     if plan.truncation is not None:
-        start = max(
-            (file.start for file in layout.log.files if file.start <= plan.truncation.offset), default=0
-        )
+        start = max((file.start for file in layout.log.files if file.start <= plan.truncation.offset), default=0)
         _write_checkpoint(root, FlushMark(plan.truncation.offset, start), None)
     if plan.touches_log_or_queues:
         AbortMarker(layout.abort).create()
@@ -158,15 +141,11 @@ def apply_repair(
     levels_ms = verification.delay_levels_ms
     lines: list[str] = []
     if kinds:
-        lines += rebuild(
-            after.layout, after.log.kept_end, kinds, delay_levels_ms=levels_ms, progress=progress
-        )
+        lines += rebuild(after.layout, after.log.kept_end, kinds, delay_levels_ms=levels_ms, progress=progress)
     if plan.truncation is not None or plan.new_checkpoint:
         # Unless the queues are rebuilt, the next start rebuilds the units of the last file's
         # records.
-        last = max(
-            (file.start for file in after.layout.log.files if file.start < after.log.kept_end), default=0
-        )
+        last = max((file.start for file in after.layout.log.files if file.start < after.log.kept_end), default=0)
         queues_offset = after.log.kept_end if plan.rebuild_queues else last
         entries = sum(queue_ends(_layout_now(verification, geometry), queues_offset).values())
         _write_checkpoint(root, FlushMark(after.log.kept_end, queues_offset, entries & 0xFFFF_FFFF), after)
@@ -175,9 +154,7 @@ def apply_repair(
         # entries.
         mark = verification.mark
         entries = sum(queue_ends(_layout_now(verification, geometry), mark.queues_offset).values())
-        _write_checkpoint(
-            root, FlushMark(mark.flushed_offset, mark.queues_offset, entries & 0xFFFF_FFFF), None
-        )
+        _write_checkpoint(root, FlushMark(mark.flushed_offset, mark.queues_offset, entries & 0xFFFF_FFFF), None)
     if plan.clamp:
         ends = queue_ends(_layout_now(verification, geometry), after.log.kept_end)
         lines += _clamp_offsets(layout.config_dir, ends)
@@ -193,9 +170,7 @@ def _geometry_of(verification: Verification) -> Geometry:
     """Return the detected sizes: after the repair too few files may be left for that."""
     layout = verification.layout
     index = index_sizes(layout) or IndexSizes(layout.geometry.index_slots, layout.geometry.index_entries)
-    return Geometry(
-        layout.log.file_size, -(-layout.queue_file_size // UNIT_BYTES), index.slots, index.entries
-    )
+    return Geometry(layout.log.file_size, -(-layout.queue_file_size // UNIT_BYTES), index.slots, index.entries)
 
 
 def _save(verification: Verification, plan: RepairPlan, side: SideDirectory) -> list[tuple[Path, Path]]:

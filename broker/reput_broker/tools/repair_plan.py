@@ -139,12 +139,7 @@ class RepairPlan:
     def touches_log_or_queues(self) -> bool:
         """Whether the next start has to check more than the index."""
         return bool(
-            self.fixes
-            or self.resize
-            or self.truncation
-            or self.aside
-            or self.rebuild_queues
-            or self.new_checkpoint
+            self.fixes or self.resize or self.truncation or self.aside or self.rebuild_queues or self.new_checkpoint
         )
 
     def lines(self) -> list[str]:
@@ -152,9 +147,7 @@ class RepairPlan:
         lines = [f"fix {fix}" for fix in self.fixes]
         if self.truncation is not None:
             cut = self.truncation
-            lines.append(
-                f"truncate the log at offset {cut.offset}: {cut.file} at byte {cut.position}: {cut.reason}"
-            )
+            lines.append(f"truncate the log at offset {cut.offset}: {cut.file} at byte {cut.position}: {cut.reason}")
             lines.append(
                 f"  lost: {cut.lost_bytes} bytes, among them {counted(cut.lost_records, 'valid record')} after it"
             )
@@ -168,9 +161,7 @@ class RepairPlan:
             for damage in self.left
         ]
         lines += [f"move {path} away: {reason}" for path, reason in self.aside]
-        lines += [
-            f"resize {path}, which has {size} bytes, to the size of a log file" for path, size in self.resize
-        ]
+        lines += [f"resize {path}, which has {size} bytes, to the size of a log file" for path, size in self.resize]
         if self.new_checkpoint:
             lines.append(f"write a new checkpoint: {self.new_checkpoint}")
         if self.rebuild_queues:
@@ -204,9 +195,7 @@ def plan_repair(verification: Verification) -> RepairPlan:
             plan.left.append(damage)
         else:
             plan.left, place = _with_last_file(plan.left, damage, layout.log)
-            plan.truncation = _truncation_at(
-                layout.log, place.file.path, place.position, place.offset, place.reason
-            )
+            plan.truncation = _truncation_at(layout.log, place.file.path, place.position, place.offset, place.reason)
             plan.fixes = [fix for fix in plan.fixes if _offset_of(fix, layout.log) < place.offset]
             break
     damaged = {damage.offset for damage in verification.log.damages}
@@ -224,9 +213,7 @@ def plan_repair(verification: Verification) -> RepairPlan:
         reason = f"the records end here, but had been flushed up to offset {mark.flushed_offset}"
         plan.truncation = Truncation(path, position, verification.log.end_offset, reason, 0, 0, {})
     kept = {file.path for file in layout.log.files}
-    plan.aside += [
-        (odd.path, odd.reason) for odd in layout.log.odd if odd.path not in kept and odd.path.exists()
-    ]
+    plan.aside += [(odd.path, odd.reason) for odd in layout.log.odd if odd.path not in kept and odd.path.exists()]
     for name, kind in (
         ("deletedTopics", "topics"),
         ("config/topics.json", "topics"),
@@ -236,9 +223,7 @@ def plan_repair(verification: Verification) -> RepairPlan:
         table = table_in_force(path)
         if path.suffix == ".json" and table.error is not None:
             plan.aside.append((path, f"it is not a JSON table, and there is no backup: {table.error}"))
-        elif path.suffix != ".json" and any(
-            fault.file == path for fault in report.faults if fault.kind == kind
-        ):
+        elif path.suffix != ".json" and any(fault.file == path for fault in report.faults if fault.kind == kind):
             plan.aside.append((path, "it is not a table of deleted topics"))
     for file in layout.log.files:
         size = file.path.stat().st_size
@@ -312,9 +297,7 @@ class FieldFix(NamedTuple):
     field: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.file} at byte {self.position}: {self.field} {self.wrong.hex()} becomes {self.right.hex()}"
-        )
+        return f"{self.file} at byte {self.position}: {self.field} {self.wrong.hex()} becomes {self.right.hex()}"
 
 
 def find_fix(damage: Damage) -> FieldFix | None:

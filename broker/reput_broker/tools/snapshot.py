@@ -259,9 +259,7 @@ class _Copying:
     # -- everything but the log ----------------------------------------------------------------------------
 
     def _copy_files_of_root(self) -> None:
-        names = [
-            entry.name for entry in os.scandir(self._root) if entry.is_file() and not _is_left_out(entry.name)
-        ]
+        names = [entry.name for entry in os.scandir(self._root) if entry.is_file() and not _is_left_out(entry.name)]
         for name in sorted(names, key=lambda name: (name != "checkpoint", name)):
             with suppress(FileNotFoundError):  # which `_check_unchanged` notices
                 self._copy_file(self._root / name, self._copy / name)
@@ -320,11 +318,7 @@ class _Copying:
             with ExitStack() as opened:
                 stagings = _identities(staging)
                 try:
-                    fds = {
-                        name: opened.enter_context(_opened(staging / name))
-                        for name in stagings
-                        if name != "."
-                    }
+                    fds = {name: opened.enter_context(_opened(staging / name)) for name in stagings if name != "."}
                 except FileNotFoundError:
                     continue
                 end = None if mark is None else self._find_end(mark)

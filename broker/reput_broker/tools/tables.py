@@ -106,7 +106,5 @@ def apply_journal(offsets: dict[OffsetKey, Any], contents: JournalContents) -> N
             offsets[entry.group, entry.topic, entry.queue_id] = entry.offset
             continue
         removed_topic = entry.kind == TOPIC_REMOVED
-        for key in [
-            key for key in offsets if (key[1] == entry.topic if removed_topic else key[0] == entry.group)
-        ]:
+        for key in [key for key in offsets if (key[1] == entry.topic if removed_topic else key[0] == entry.group)]:
             del offsets[key]

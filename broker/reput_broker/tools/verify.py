@@ -106,9 +106,7 @@ class Verification:
         """Read the files and tables that the walk needs."""
         report, layout, log = self.report, self.layout, self.log
         if not self.stopped:
-            report.note(
-                f"{layout.abort} is there: the last broker did not stop in order, the next start recovers"
-            )
+            report.note(f"{layout.abort} is there: the last broker did not stop in order, the next start recovers")
         for name in SWAPPED:
             if (old := standing_for(self.root / name)) != self.root / name:
                 report.note(f"a rebuild was killed: the next start renames {old} back to {name}")
@@ -137,9 +135,7 @@ class Verification:
         self._progress(layout.log.total_bytes, layout.log.total_bytes)
         queues.finish(report, log.damages, log.kept_end)
         index.finish(stopped=self.stopped, log_has_damage=bool(log.damages))
-        facts = LogFacts(
-            log.end_offset, report.figures["records"], log.max_store_timestamp_ms, bool(log.damages)
-        )
+        facts = LogFacts(log.end_offset, report.figures["records"], log.max_store_timestamp_ms, bool(log.damages))
         verify_checkpoint(self.root, facts, report)
         self.other_delays = queues.other_delays()
         self.queue_ends = queues.ends()
@@ -156,15 +152,10 @@ class Verification:
         for odd in (*self.layout.log.odd, *(odd for queue in self.layout.queues for odd in queue.stream.odd)):
             if not self._was_being_made(odd):
                 self.report.fault("file", *odd)
-        ends = bool(self.mark and self.mark.flushed_offset) or any(
-            queue.stream.files for queue in self.layout.queues
-        )
+        ends = bool(self.mark and self.mark.flushed_offset) or any(queue.stream.files for queue in self.layout.queues)
         if not self.layout.log.files and ends:
             self.report.fault(
-                "file",
-                self.layout.log.directories[0],
-                0,
-                "there is no log, but queues or a checkpoint of one",
+                "file", self.layout.log.directories[0], 0, "there is no log, but queues or a checkpoint of one"
             )
 
     def _was_being_made(self, odd: OddFile) -> bool:
@@ -229,10 +220,7 @@ def read_topics(config_dir: Path, report: Report) -> dict[str, dict[str, Any]] |
             continue
         if entry.get("topicName", name) != name:
             report.fault(
-                "topics",
-                table.path,
-                position,
-                f"the entry of topic {name} has topicName {entry['topicName']}",
+                "topics", table.path, position, f"the entry of topic {name} has topicName {entry['topicName']}"
             )
         for member in _COUNT_MEMBERS:
             value = entry.get(member, 0)
@@ -283,14 +271,10 @@ def verify_topics(
             continue
         counts = [entry.get(member, 16) for member in ("readQueueNums", "writeQueueNums")]
         if all(type(count) is int and 0 < count <= queue_id for count in counts):
-            report.note(
-                f"topic {topic} has {counted(max(counts), 'queue')}, but queue {queue_id} holds messages"
-            )
+            report.note(f"topic {topic} has {counted(max(counts), 'queue')}, but queue {queue_id} holds messages")
 
 
-def verify_offsets(
-    config_dir: Path, queues: Mapping[tuple[str, int], int], stopped: bool, report: Report
-) -> None:
+def verify_offsets(config_dir: Path, queues: Mapping[tuple[str, int], int], stopped: bool, report: Report) -> None:
     """Check `consumerOffset.json` and its journal, also against the ends of the queues.
 
     Args:
@@ -309,13 +293,9 @@ def verify_offsets(
     for name, entry in table.members.get("offsetTable", {}).items():
         position = max(table.data.find(f'"{name}"'.encode()), 0)
         if "@" not in name:
-            report.fault(
-                "offsets", table.path, position, f"the key {name!r} does not name a topic and a group"
-            )
+            report.fault("offsets", table.path, position, f"the key {name!r} does not name a topic and a group")
         elif not isinstance(entry, dict) or not all(str(queue).isdecimal() for queue in entry):
-            report.fault(
-                "offsets", table.path, position, f"the entry of {name} does not map queues to offsets"
-            )
+            report.fault("offsets", table.path, position, f"the entry of {name} does not map queues to offsets")
     offsets = offsets_in(table.members)
     for key, offset in offsets.items():
         _verify_offset(table.path, _position_of(table.data, key), key, offset, queues, "offsets", report)
@@ -376,9 +356,7 @@ def _verify_journal(
         found = find_journal(config_dir, read_table(config_dir / "consumerOffset.json.bak"))
     if found is None:
         if present.exists() and _same_but_for_bits(present, table):
-            report.fault(
-                "offsets", table.path, 0, f"its checksum is not the one that {present.name} gives for it"
-            )
+            report.fault("offsets", table.path, 0, f"its checksum is not the one that {present.name} gives for it")
         elif present.exists():
             report.note(f"{present} continues another consumerOffset.json: the next start renames it")
         return None
@@ -386,9 +364,7 @@ def _verify_journal(
     if contents.damaged_at is not None:
         report.fault("journal", path, contents.damaged_at, "a record there is damaged, valid ones follow")
     elif contents.torn_bytes and stopped:
-        report.fault(
-            "journal", path, contents.end, f"{contents.torn_bytes} bytes at its end are not a record"
-        )
+        report.fault("journal", path, contents.end, f"{contents.torn_bytes} bytes at its end are not a record")
     elif contents.torn_bytes:
         report.note(f"{path} ends with {contents.torn_bytes} bytes of an unfinished commit")
     apply_journal(offsets, contents)

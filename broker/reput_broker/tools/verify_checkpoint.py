@@ -115,14 +115,11 @@ def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> b
     for position in range(MARK_END):
         for bit in range(8):
             covered[position] ^= 1 << bit
-            if covered[MARK_AT : MARK_AT + 8] == MARK_MAGIC and crc32(
-                covered[:MARK_CRC_AT]
-            ) == int.from_bytes(covered[MARK_CRC_AT:]):
+            if covered[MARK_AT : MARK_AT + 8] == MARK_MAGIC and crc32(covered[:MARK_CRC_AT]) == int.from_bytes(
+                covered[MARK_CRC_AT:]
+            ):
                 report.fault(
-                    "checkpoint",
-                    path,
-                    position,
-                    f"bit {bit} of this byte is wrong: with it the mark's checksum holds",
+                    "checkpoint", path, position, f"bit {bit} of this byte is wrong: with it the mark's checksum holds"
                 )
                 return bytes(covered) + data[MARK_END:]
             covered[position] ^= 1 << bit
@@ -133,7 +130,5 @@ def _explain_void_mark(root: Path, path: Path, data: bytes, report: Report) -> b
             "the mark of this broker is void, as RocketMQ has worked here since: the next start checks the whole log"
         )
     else:
-        report.fault(
-            "checkpoint", path, MARK_AT, "the mark's checksum does not match the fields that it covers"
-        )
+        report.fault("checkpoint", path, MARK_AT, "the mark's checksum does not match the fields that it covers")
     return data

@@ -15,13 +15,7 @@ from typing import NamedTuple
 
 from reput_broker.store.base.dispatch import DeletedTopics
 from reput_broker.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT, SLOT_BYTES
-from reput_broker.tools.index_raw import (
-    INDEX_BYTES_MIN,
-    IndexEntry,
-    RawIndex,
-    common_slots,
-    unpack_entries,
-)
+from reput_broker.tools.index_raw import INDEX_BYTES_MIN, IndexEntry, RawIndex, common_slots, unpack_entries
 from reput_broker.tools.report import Report
 from reput_protocol.kernel.index import are_entries_of, index_chains, wrong_seconds
 from reput_protocol.printable import counted
@@ -59,10 +53,7 @@ def verify_index_file(raw: RawIndex, report: Report) -> None:
     for number in negative:
         fault(raw.entry_place(number), f"entry {number} has a negative hash")
     for number, found, right in wrong:
-        fault(
-            raw.entry_place(number) + 16,
-            f"entry {number} names entry {found} before it, should be {right}",
-        )
+        fault(raw.entry_place(number) + 16, f"entry {number} names entry {found} before it, should be {right}")
     if raw.slots != slots:
         _verify_slots(raw, slots, fault)
     if header.slots_used != slots_used:
@@ -73,10 +64,7 @@ def _verify_slots(raw: RawIndex, slots: bytearray, fault: _Fault) -> None:
     pairs = zip(SLOT.iter_unpack(raw.slots), SLOT.iter_unpack(slots), strict=True)
     wrong = ((slot, *found, *right) for slot, (found, right) in enumerate(pairs) if found != right)
     for slot, found, right in islice(wrong, _FAULTS_MAX):
-        fault(
-            HEADER_BYTES + SLOT_BYTES * slot,
-            f"slot {slot} names entry {found}, should be {right}",
-        )
+        fault(HEADER_BYTES + SLOT_BYTES * slot, f"slot {slot} names entry {found}, should be {right}")
 
 
 def _verify_rest(raw: RawIndex, fault: _Fault) -> None:
@@ -270,9 +258,7 @@ class IndexCheck:
 
     def findings(self) -> IndexFindings:
         """Return the state of the walk."""
-        return IndexFindings(
-            self._cursor, self._compared_until, self._last_keys, self._behind, self._behind_from
-        )
+        return IndexFindings(self._cursor, self._compared_until, self._last_keys, self._behind, self._behind_from)
 
     def take(self, found: IndexFindings) -> None:
         """Add the findings of a parallel walk that continued from this walk's state."""
@@ -371,9 +357,7 @@ class IndexCheck:
             first_time, last_time = keys[3 * first + 2], keys[3 * (first + size - 1) + 2]
             begin = self._begin_times[file_index]
             if local == 0 and begin != first_time:
-                self._fault(
-                    raw, 0, f"beginTimestamp is {begin}, but its first record was stored at {first_time}"
-                )
+                self._fault(raw, 0, f"beginTimestamp is {begin}, but its first record was stored at {first_time}")
                 begin = self._begin_times[file_index] = first_time
             entries = raw.entry_bytes(local + 1, local + 1 + size)
             wrong = wrong_seconds(entries, keys, first, begin)
@@ -410,8 +394,7 @@ class IndexCheck:
         self._fault(
             raw,
             raw.entry_place(before + 1),
-            f"entry {before + 1} gives hash {entry.hash} and log offset {offset}, but no record there has "
-            "such a key",
+            f"entry {before + 1} gives hash {entry.hash} and log offset {offset}, but no record there has such a key",
         )
 
     def _missing_key(self, rows: DispatchRows, row: int, key_hash: int, offset: int) -> None:
@@ -430,9 +413,7 @@ class IndexCheck:
         """Examine what the walk has not reached, and close the files."""
         for number in range(self._cursor, self._total):
             if log_has_damage or self._cursor + _SLACK < number:
-                self._report.note(
-                    f"{self._total - number} index entries name records that are not in the log"
-                )
+                self._report.note(f"{self._total - number} index entries name records that are not in the log")
                 break
             entry = self._entries.read(number, 1)[0]
             if (entry.physical_offset, entry.hash) not in self._last_keys:

@@ -12,15 +12,7 @@ from reput_broker.tools.report import Progress, Report
 from reput_broker.tools.verify_index import IndexCheck
 from reput_broker.tools.verify_queues import QueuesCheck
 from reput_protocol.kernel.records import checksum_faults
-from reput_protocol.record.scan import (
-    POSITION,
-    PROPERTIES,
-    QUEUE_OFFSET,
-    SIZE,
-    STORE_TIMESTAMP_MS,
-    WIDTH,
-    DispatchRows,
-)
+from reput_protocol.record.scan import POSITION, PROPERTIES, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP_MS, WIDTH, DispatchRows
 from reput_protocol.store.layout import StoreLayout
 from reput_protocol.store.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
 from reput_protocol.store.unit import UNIT_BYTES
@@ -143,9 +135,7 @@ class LogCheck:
         self.end_offset = found.end_offset
         self.max_store_timestamp_ms = max(self.max_store_timestamp_ms, found.max_store_timestamp_ms)
 
-    def _verify_batch(
-        self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck, levels_ms: Sequence[int]
-    ) -> None:
+    def _verify_batch(self, batch: LogBatch, queues: QueuesCheck, index: IndexCheck, levels_ms: Sequence[int]) -> None:
         rows = DispatchRows(batch.data, batch.table, levels_ms)
         nameless = self._nameless(batch, rows)
         bad = nameless | dict(checksum_faults(batch.data, batch.table)) | dict(self._lost_pages(batch))
@@ -168,8 +158,7 @@ class LogCheck:
         return [
             (row, LOST_PAGE)
             for row, (start, size, properties) in enumerate(columns)
-            if batch.offset + start + size > trusted
-            and has_lost_sector(view, shift + properties, shift + start + size)
+            if batch.offset + start + size > trusted and has_lost_sector(view, shift + properties, shift + start + size)
         ]
 
     def _nameless(self, batch: LogBatch, rows: DispatchRows) -> dict[int, str]:

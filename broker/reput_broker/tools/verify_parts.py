@@ -154,9 +154,7 @@ def _findings(number: int, verification: Verification, report: Report) -> PartFi
     )
 
 
-def put_together(
-    verification: Verification, parts: Sequence[Part], findings: Sequence[PartFindings]
-) -> list[int]:
+def put_together(verification: Verification, parts: Sequence[Part], findings: Sequence[PartFindings]) -> list[int]:
     """Combine the findings of all parts in a verification that has begun; conclude it afterwards.
 
     Returns the numbers of the parts that had to be walked again.

@@ -63,9 +63,7 @@ class ExtUnits:
         if bitmap < 0 or size != EXT_UNIT.size + bitmap:
             return f"its extended entry at {position} of {file.path} has size {size} and a bitmap of {bitmap} bytes"
         if code != tags_code:
-            return (
-                f"its extended entry at {position} of {file.path} has tags code {code}, should be {tags_code}"
-            )
+            return f"its extended entry at {position} of {file.path} has tags code {code}, should be {tags_code}"
         return ""
 
 
@@ -98,13 +96,7 @@ class QueueCheck:
     """One queue while the log is walked."""
 
     def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        units: UnitFiles,
-        log: Stream,
-        ext: ExtUnits | None,
-        certain_until: int | None,
+        self, topic: str, queue_id: int, units: UnitFiles, log: Stream, ext: ExtUnits | None, certain_until: int | None
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -226,9 +218,7 @@ class QueueCheck:
         if number < self.next:
             self._fault(path, position, f"{where}: the message before it has number {self.next - 1}", "order")
             return number
-        lost = [
-            damage for damage in damages if self._last_offset < damage.end_offset and damage.offset < offset
-        ]
+        lost = [damage for damage in damages if self._last_offset < damage.end_offset and damage.offset < offset]
         stop = min(number, self.units.end)
         for at in range(self.next, stop, _READ_UNITS):
             for found, unit in enumerate(self.units.read(at, min(_READ_UNITS, stop - at)), at):
@@ -277,10 +267,7 @@ class QueueCheck:
                 )
 
     def _names(self, number: int, wanted: ConsumeQueueUnit) -> str:
-        return (
-            f"message {number} of {self.topic}/{self.queue_id} is the record at log offset "
-            f"{wanted.physical_offset}"
-        )
+        return f"message {number} of {self.topic}/{self.queue_id} is the record at log offset {wanted.physical_offset}"
 
     def finish(self, log_min: int, damages: Sequence[Damage], log_end: int, unfinished: bool) -> int:
         """Check the units before the first and after the last message of the log.
@@ -296,9 +283,7 @@ class QueueCheck:
         for start, stop, may_be_blank in ranges:
             for at in range(start, stop, _READ_UNITS):
                 units = self.units.read_bytes(at * UNIT_BYTES, min(_READ_UNITS, stop - at) * UNIT_BYTES)
-                found, behind = stray_units(
-                    units, log_min, log_end if unfinished else -1, may_be_blank, damaged
-                )
+                found, behind = stray_units(units, log_min, log_end if unfinished else -1, may_be_blank, damaged)
                 dangling += behind
                 for row in found[:_FAULTS_KEPT]:
                     self._points_nowhere(at + row, unpack_unit(units, row))
@@ -365,9 +350,7 @@ class QueuesCheck:
 
     def _make(self, topic: str, queue_id: int, stream: Stream) -> QueueCheck:
         ext = ExtUnits.of_queue(self._layout.root, topic, queue_id, self.files)
-        return QueueCheck(
-            topic, queue_id, UnitFiles(stream, self.files), self._layout.log, ext, self._certain_until
-        )
+        return QueueCheck(topic, queue_id, UnitFiles(stream, self.files), self._layout.log, ext, self._certain_until)
 
     def _make_missing(self, topic: str, queue_id: int) -> QueueCheck:
         path = self._layout.consume_queue_dir / topic / str(queue_id)
@@ -445,9 +428,7 @@ class QueuesCheck:
 
     def renumbered(self) -> dict[int, int]:
         """Log offset to right queue offset of records whose queue offset is wrong."""
-        return {
-            offset: number for check in self._checks.values() for offset, number in check.renumbered.items()
-        }
+        return {offset: number for check in self._checks.values() for offset, number in check.renumbered.items()}
 
     def finish(self, report: Report, damages: Sequence[Damage], log_end: int) -> None:
         """Report the findings.
@@ -470,9 +451,7 @@ class QueuesCheck:
                     report.kinds[kind] += unnamed
             if check.was_restarted:
                 report.note(f"{check.topic}/{check.queue_id} was deleted and began again at message 0")
-            lost = [
-                (n, offset) for n, offset in check.behind if certain_until is None or offset < certain_until
-            ]
+            lost = [(n, offset) for n, offset in check.behind if certain_until is None or offset < certain_until]
             if lost:
                 number, offset = lost[0]
                 path, position = check.units.place(number)
@@ -487,9 +466,7 @@ class QueuesCheck:
             else:
                 behind += check.behind_count
         if behind:
-            report.note(
-                f"{counted(behind, 'message has', 'messages have')} no unit yet: the next start creates them"
-            )
+            report.note(f"{counted(behind, 'message has', 'messages have')} no unit yet: the next start creates them")
         if dangling:
             report.note(
                 f"{counted(dangling, 'unit points', 'units point')} beyond the end of the log: "

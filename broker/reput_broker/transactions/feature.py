@@ -114,11 +114,7 @@ class TransactionProcessor(Processor):
     async def list_open(self, request: Request) -> Response:
         """Answer with open transactions, the oldest first, after a bounded number of half messages."""
         header = ListTransactionsHeader.from_ext(request.ext)
-        wanted, store, transactions = (
-            min(max(1, header.max_num), _LISTED_MAX),
-            self._core.store,
-            self._transactions,
-        )
+        wanted, store, transactions = (min(max(1, header.max_num), _LISTED_MAX), self._core.store, self._transactions)
         counts = transactions.open_by_topic
         found = OpenTransactions(open=sum(counts.values()) if header.topic is None else counts[header.topic])
         end = store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
@@ -214,15 +210,7 @@ class TransactionProcessor(Processor):
             return result
 
         size = len(encode_record(record)) + 20
-        return Put(
-            request,
-            size,
-            put,
-            lambda _: Response(),
-            half.topic,
-            self._core.puts.default_ack(),
-            "transactional",
-        )
+        return Put(request, size, put, lambda _: Response(), half.topic, self._core.puts.default_ack(), "transactional")
 
     def _count_unknown(self, header: EndTransactionHeader) -> None:
         if header.from_transaction_check:
@@ -380,9 +368,7 @@ class TransactionCheckService:
         if not moved or not await self._all_is_flushed():
             return
         for topic, queue_id in moved:
-            self._core.tables.offsets.commit(
-                TRANSACTION_CHECK_GROUP, topic, queue_id, reached[topic, queue_id]
-            )
+            self._core.tables.offsets.commit(TRANSACTION_CHECK_GROUP, topic, queue_id, reached[topic, queue_id])
 
     def _saved(self, topic: str, queue_id: int) -> int:
         saved = self._core.tables.offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
@@ -403,9 +389,7 @@ class TransactionCheckService:
         if half is None:
             if entry.is_end:
                 return _CheckResult.TOO_YOUNG
-            log.error(
-                "half_message_unreadable", queue_offset=offset, hint="it is skipped: run reput store verify"
-            )
+            log.error("half_message_unreadable", queue_offset=offset, hint="it is skipped: run reput store verify")
             self._transactions.close(offset, HalfState.DISCARDED)
             return _CheckResult.CLOSED
         if self._is_expired(half):
@@ -436,9 +420,7 @@ class TransactionCheckService:
         """Whether it must not be checked any more (RocketMQ: needDiscard, needSkip)."""
         if half.check_times is not None and half.check_times >= self._core.config.transactions.check_max:
             return True
-        return (
-            self._core.clock_ms() - half.first_stored_ms > self._core.config.store.file_reserved_time * 1000
-        )
+        return self._core.clock_ms() - half.first_stored_ms > self._core.config.store.file_reserved_time * 1000
 
     async def _discard(self, half: HalfMessage) -> _CheckResult:
         await self._make_discard_topic()
@@ -500,9 +482,7 @@ class TransactionCheckService:
 
     def _stuck(self, half: HalfMessage, status: PutStatus) -> _CheckResult:
         """Continue with the others if the store refuses only this message; else retry in a later round."""
-        log.warning(
-            "half_message_not_copied", topic=half.topic, queue_offset=half.queue_offset, detail=str(status)
-        )
+        log.warning("half_message_not_copied", topic=half.topic, queue_offset=half.queue_offset, detail=str(status))
         is_illegal = status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
         return _CheckResult.STAYS if is_illegal else _CheckResult.STUCK
 

@@ -203,9 +203,7 @@ class OpWriter:
         clock_ms: wall clock.
     """
 
-    def __init__(
-        self, ops: OpQueue, puts: OwnPuts, *, log_end: Callable[[], int], clock_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, ops: OpQueue, puts: OwnPuts, *, log_end: Callable[[], int], clock_ms: Callable[[], int]) -> None:
         self._ops = ops
         self._puts = puts
         self._log_end = log_end
@@ -274,10 +272,7 @@ class _OpenHalf(NamedTuple):
 
 
 def recover_transactions(
-    config: TransactionsConfig,
-    store: MessageStore,
-    offsets: ConsumerOffsetManager,
-    clock_ms: Callable[[], int],
+    config: TransactionsConfig, store: MessageStore, offsets: ConsumerOffsetManager, clock_ms: Callable[[], int]
 ) -> HalfQueue:
     """Restore the states of half messages, with the op messages that are still needed. Blocks."""
     ids = UniqueIdGenerator(socket.inet_aton("127.0.0.1"), os.getpid() & 0xFFFF, _OP_ID_CLASS, clock_ms)
@@ -300,20 +295,14 @@ def recover_transactions(
     return HalfQueue(store, transactions, ops)
 
 
-def _bounds(
-    store: MessageStore, offsets: ConsumerOffsetManager, topic: str, queue_id: int
-) -> tuple[int, int]:
+def _bounds(store: MessageStore, offsets: ConsumerOffsetManager, topic: str, queue_id: int) -> tuple[int, int]:
     low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
     saved = offsets.query(TRANSACTION_CHECK_GROUP, topic, queue_id)
     return (low if saved is None else min(max(saved, low), high)), high
 
 
 def _read_op_messages(
-    store: MessageStore,
-    offsets: ConsumerOffsetManager,
-    ops: OpQueue,
-    transactions: TransactionTable,
-    half_end: int,
+    store: MessageStore, offsets: ConsumerOffsetManager, ops: OpQueue, transactions: TransactionTable, half_end: int
 ) -> None:
     offset, end = _bounds(store, offsets, TRANS_OP_HALF_TOPIC, OP_QUEUE_ID)
     while offset < end:
@@ -353,9 +342,7 @@ def _read_open(store: MessageStore, transactions: TransactionTable, end: int) ->
     return latest
 
 
-def _find_decided(
-    store: MessageStore, latest: Mapping[int, _OpenHalf], marked_until: int
-) -> dict[int, HalfState]:
+def _find_decided(store: MessageStore, latest: Mapping[int, _OpenHalf], marked_until: int) -> dict[int, HalfState]:
     """Return the outcomes that the log holds for open half messages, by their offsets."""
     if not latest:
         return {}
@@ -408,11 +395,7 @@ class _DecidedRecords:
         if half is None:
             return None
         named = record_at(self._store, place)
-        return (
-            half
-            if named is not None and named.topic == TRANS_HALF_TOPIC and named.unique_key == key
-            else None
-        )
+        return half if named is not None and named.topic == TRANS_HALF_TOPIC and named.unique_key == key else None
 
 
 def _committed(batch: DispatchBatch) -> list[int]:

@@ -163,9 +163,7 @@ class CleanFilesService:
         disk = self._log.disk
         trouble = None if relieved else (disk.level, self._why_nothing_was_deleted())
         if trouble is not None and trouble != self._warned:
-            log.warning(
-                "disk_not_relieved", disk_level=disk.level, used_ratio=disk.used_ratio, hint=trouble[1]
-            )
+            log.warning("disk_not_relieved", disk_level=disk.level, used_ratio=disk.used_ratio, hint=trouble[1])
         self._warned = trouble
 
     def _why_nothing_was_deleted(self) -> str:

@@ -27,12 +27,5 @@ def command() -> None:
     """
 
 
-for _subcommand in (
-    broker.broker,
-    broker.group,
-    cluster.command,
-    proxy.command,
-    machine.store,
-    machine.container,
-):
+for _subcommand in (broker.broker, broker.group, cluster.command, proxy.command, machine.store, machine.container):
     command.add_command(_subcommand)

@@ -138,15 +138,10 @@ def check_address(settings: Settings, admin: Admin, status: Mapping[str, Any]) -
         ),
         None,
     )
-    advice = (
-        "set advertise to an address that clients reach (REPUT_ADVERTISE=HOST:PORT), then restart the broker"
-    )
+    advice = "set advertise to an address that clients reach (REPUT_ADVERTISE=HOST:PORT), then restart the broker"
     if own is None:
         return fault(
-            "announced address",
-            "routes do not name this broker",
-            "it is not registered",
-            "reput cluster status",
+            "announced address", "routes do not name this broker", "it is not registered", "reput cluster status"
         )
     try:
         with replace(settings, server=own).admin() as other:
@@ -326,9 +321,7 @@ def check_name_servers(status: Mapping[str, Any]) -> Iterator[Finding]:
                 "name server",
                 f"{address} does not list this broker",
                 str(state),
-                "is it running: reput cluster status --server "
-                + address
-                + "; the option name_servers has its address",
+                "is it running: reput cluster status --server " + address + "; the option name_servers has its address",
             )
 
 
@@ -363,15 +356,12 @@ def check_schedules(schedules: list[ScheduleDescription]) -> Iterator[Finding]:
         name, since = schedule.definition.name, schedule.since_time
         yield fault(
             "schedules",
-            f"{name} is {schedule.state}"
-            + ("" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"),
+            f"{name} is {schedule.state}" + ("" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"),
             schedule.reason,
             f"reput schedule describe {name}; once it can send: reput schedule run {name}",
         )
     if schedules and not ill:
-        yield ok(
-            "schedules", f"{counted(len(schedules), 'schedule')}, none fails or has missed its last time"
-        )
+        yield ok("schedules", f"{counted(len(schedules), 'schedule')}, none fails or has missed its last time")
 
 
 def check_dead_letters(admin: Admin) -> Finding:
@@ -454,9 +444,7 @@ def check_group(found: GroupDescription) -> Iterator[Finding]:
     if summary.consume_enable:
         yield ok("enabled", "the group may consume")
     else:
-        yield fault(
-            "enabled", "the group may not consume", "it was disabled", f"reput group alter {name} --enable"
-        )
+        yield fault("enabled", "the group may not consume", "it was disabled", f"reput group alter {name} --enable")
     for problem in found.problems:
         yield fault("state", health_text(problem), *advice(name, problem))
     if summary.health.state is HealthState.UNKNOWN:

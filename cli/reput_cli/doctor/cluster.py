@@ -57,9 +57,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield check_clocks(skews)
 
 
-def check_members(
-    members: Sequence[ClusterMember], states: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Finding]:
+def check_members(members: Sequence[ClusterMember], states: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Yield the findings about members.
 
     Args:
@@ -84,9 +82,7 @@ def check_members(
         yield from _check_slaves(name, group, states)
 
 
-def _check_master(
-    name: str, group: Sequence[ClusterMember], states: Mapping[str, Mapping[str, Any]]
-) -> Finding:
+def _check_master(name: str, group: Sequence[ClusterMember], states: Mapping[str, Mapping[str, Any]]) -> Finding:
     masters = [member for member in group if member.takes_messages]
     check = f"master of {name}"
     if len(masters) > 1:

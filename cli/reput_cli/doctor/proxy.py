@@ -33,19 +33,11 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 @click.option("--topic", default=DEFAULT_TOPIC, metavar="NAME", help="Request the route of this topic.")
 @click.option("--user", metavar="NAME", help="Sign as this user.  [default: REPUT_USER]")
 @click.option("--secret-file", metavar="FILE", help="File with its secret.  [default: REPUT_SECRET_FILE]")
-@click.option(
-    "--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for a response."
-)
+@click.option("--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for a response.")
 @tls_options()
 @output_options
 def command(
-    settings: Settings,
-    address: str,
-    topic: str,
-    user: str | None,
-    secret_file: str | None,
-    timeout: float,
-    **tls: Any,
+    settings: Settings, address: str, topic: str, user: str | None, secret_file: str | None, timeout: float, **tls: Any
 ) -> int:
     """Check the proxy at ADDRESS as one of its clients, Reput's or RocketMQ's: 127.0.0.1:8081 by default.
 
@@ -99,9 +91,7 @@ def _channel(place: Address, tls: TLS | None) -> Any:
         return grpc.insecure_channel(str(place))
     # gRPC has authorities of its own; as elsewhere, it is the system's that count.
     ca = tls.ca or ssl.get_default_verify_paths().cafile
-    files = [
-        None if path is None else Path(path).read_bytes() for path in (ca, tls.key or tls.cert, tls.cert)
-    ]
+    files = [None if path is None else Path(path).read_bytes() for path in (ca, tls.key or tls.cert, tls.cert)]
     name = [] if tls.server_name is None else [("grpc.ssl_target_name_override", tls.server_name)]
     return grpc.secure_channel(str(place), grpc.ssl_channel_credentials(*files), name)
 
@@ -122,9 +112,7 @@ def _unreachable(place: Address, tls: TLS | None, timeout_s: float) -> Finding:
     return fault(
         "connection",
         f"{place} accepts connections and takes no gRPC calls",
-        "it does not use TLS, or it is not a proxy"
-        if tls is not None
-        else "it needs TLS, or it is not a proxy",
+        "it does not use TLS, or it is not a proxy" if tls is not None else "it needs TLS, or it is not a proxy",
         "leave out --tls" if tls is not None else "--tls-ca FILE with the authority of its certificate",
         ExitCode.CANNOT_CONNECT,
     )
@@ -184,21 +172,15 @@ def _check_answers(asking: _Asking, topic: str) -> Iterator[Finding]:
         )
         return
     yield _users(asking)
-    request = pb.QueryRouteRequest(
-        topic=pb.Resource(name=topic), endpoints=endpoints_of(place.host, place.port)
-    )
+    request = pb.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=endpoints_of(place.host, place.port))
     route = asking.ask("QueryRoute", request)
     code, text = route.status.code, route.status.message
     if code == pb.FORBIDDEN:
-        yield warning(
-            "brokers", "respond, and do not permit the topic", text, "--topic of one that the user may use"
-        )
+        yield warning("brokers", "respond, and do not permit the topic", text, "--topic of one that the user may use")
     elif code == pb.TOPIC_NOT_FOUND and topic == DEFAULT_TOPIC:
         yield ok("brokers", "respond; name a topic with --topic to check its route too")
     elif code == pb.TOPIC_NOT_FOUND:
-        yield warning(
-            "brokers", f"respond, and have no topic {topic}", text, "reput topic list shows those that exist"
-        )
+        yield warning("brokers", f"respond, and have no topic {topic}", text, "reput topic list shows those that exist")
     elif code != pb.OK:
         yield fault(
             "brokers",
@@ -236,9 +218,7 @@ def _users(asking: _Asking) -> Finding:
 def _check_addresses(route: Any) -> Finding:
     """Check that clients reach the addresses in a route."""
     found = {
-        (address.host, address.port)
-        for queue in route.message_queues
-        for address in queue.broker.endpoints.addresses
+        (address.host, address.port) for queue in route.message_queues for address in queue.broker.endpoints.addresses
     }
     for host, port in sorted(found):
         try:

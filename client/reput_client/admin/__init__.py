@@ -76,15 +76,11 @@ class UserAdmin(AdminRequests):
         """Return the users and groups with their rules, where they differ, and what has not answered; no secret."""
         places = await self._user_places()
         users, unreached = await self._list_each(places, RequestCode.AUTH_LIST_USER)
-        rules, later = await self._list_each(
-            {place: places[place] for place in users}, RequestCode.AUTH_LIST_ACL
-        )
+        rules, later = await self._list_each({place: places[place] for place in users}, RequestCode.AUTH_LIST_ACL)
         tables = {place: _user_table(users[place], body) for place, body in rules.items()}
         return _combined_table(tables, {**unreached, **later})
 
-    async def create_user(
-        self, name: str, secret: str, *, is_admin: bool = False, groups: Iterable[str] = ()
-    ) -> None:
+    async def create_user(self, name: str, secret: str, *, is_admin: bool = False, groups: Iterable[str] = ()) -> None:
         """Create a user, which may do nothing before `put_rules`, unless it is an administrator or has groups.
 
         If an earlier call reached some brokers only, this one creates the user at the others. Where it is, it gets the
@@ -157,9 +153,7 @@ class UserAdmin(AdminRequests):
         ext = _subject_ext(subject, resource)
         await self._change_users(RequestCode.AUTH_DELETE_ACL, ext, f"rules of {subject}")
 
-    async def _change_users(
-        self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b""
-    ) -> None:
+    async def _change_users(self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b"") -> None:
         await self._ask_all(await self._user_places(), code, ext, what, body, absent=_NO_USERS)
 
     async def _list_each(
@@ -275,11 +269,7 @@ def _user_table(users: Buffer, rules: Buffer) -> UserTable:
             tuple(info.groups or ()),
             by_subject.get(name, ()),
         )
-    groups = {
-        name.removeprefix(GROUP_MARK): rules
-        for name, rules in by_subject.items()
-        if name.startswith(GROUP_MARK)
-    }
+    groups = {name.removeprefix(GROUP_MARK): rules for name, rules in by_subject.items() if name.startswith(GROUP_MARK)}
     return UserTable(found, groups)
 
 
@@ -293,9 +283,7 @@ def _combined_table(tables: Mapping[str, UserTable], unreached: Mapping[str, Rep
     differing: dict[str, tuple[str, ...]] = {}
     for name, user in users.items():
         differing[name] = tuple(
-            place
-            for place, table in tables.items()
-            if _comparable(table.users.get(name)) != _comparable(user)
+            place for place, table in tables.items() if _comparable(table.users.get(name)) != _comparable(user)
         )
     for name, rules in groups.items():
         differing[GROUP_MARK + name] = tuple(
@@ -367,9 +355,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
 
         They are those of the broker at the client's address, or of the named broker's master.
         """
-        call = await self._ask_one(
-            broker_name, RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker"
-        )
+        call = await self._ask_one(broker_name, RequestCode.GET_BROKER_RUNTIME_INFO, {}, "status of the broker")
         return dict(KVTable.from_json(call.body).table)
 
     async def describe_broker(self, broker_name: str | None = None) -> dict[str, Any]:
@@ -391,9 +377,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
         """Return what `disconnect_client` would do. Raises `NotFound`: no client is connected from there."""
         found = [client for client in await self.list_clients(broker_name) if client.address == address]
         if not found:
-            raise NotFound(
-                ErrorCode.NOT_FOUND, f"no client is connected from {address!r}; nothing was disconnected"
-            )
+            raise NotFound(ErrorCode.NOT_FOUND, f"no client is connected from {address!r}; nothing was disconnected")
         client = found[0]
         who = client.client_id or "no client id yet"
         groups = f", of {', '.join(client.groups)}" if client.groups else ""
@@ -458,9 +442,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
             BrokerError: a key is unknown or needs a restart, or a value is not valid. Nothing was changed.
         """
         body = SetConfigBody(dict(values)).to_json()
-        call = await self._ask_one(
-            broker_name, RequestCode.SET_CONFIG, {}, "configuration of the broker", body
-        )
+        call = await self._ask_one(broker_name, RequestCode.SET_CONFIG, {}, "configuration of the broker", body)
         return ConfigChanges.from_json(call.body).changes
 
     async def reload_broker_config(self, broker_name: str | None = None) -> list[ConfigChanged]:
@@ -485,12 +467,8 @@ class Admin(MessageHistoryAdmin, UserAdmin):
             return Preview(f"broker {name} {INTAKE_WORDS[wanted]} already", is_change=False)
         notes = ["a restart ends it"] if wanted is not Intake.OPEN else []
         if wanted is not Intake.OPEN:
-            notes.insert(
-                0, "producers get an error; consumers, delayed messages, retries and transactions continue"
-            )
-        return Preview(
-            f"broker {name} {INTAKE_WORDS[wanted]} from now on; before, it {INTAKE_WORDS[before]}", notes
-        )
+            notes.insert(0, "producers get an error; consumers, delayed messages, retries and transactions continue")
+        return Preview(f"broker {name} {INTAKE_WORDS[wanted]} from now on; before, it {INTAKE_WORDS[before]}", notes)
 
     async def set_intake(self, intake: Intake | IntakeName, *, broker_name: str | None = None) -> Intake:
         """Have the broker take or refuse messages of producers, and return what it did before.
@@ -527,9 +505,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
         name, election = status.get("broker_name", ""), status.get("election")
         if not election:
             text = f"broker {name} has no election: its group has no other member that could be the master"
-            return Preview(
-                text, is_change=False, obstacle=text, remedy="configure an election: docs/cluster.md"
-            )
+            return Preview(text, is_change=False, obstacle=text, remedy="configure an election: docs/cluster.md")
         notes = ["the master rejects new messages until the replica has all of the log; no message is lost"]
         if force:
             notes = [f"messages that broker {broker_id} does not have are lost"]
@@ -541,9 +517,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
             obstacle=f"member {broker_id} is not in sync; in sync are {', '.join(map(str, in_sync)) or 'none'}"
             if is_behind and not force
             else None,
-            remedy="wait until it has the log, or --force, which loses what it does not have"
-            if is_behind
-            else None,
+            remedy="wait until it has the log, or --force, which loses what it does not have" if is_behind else None,
             can_force=True,
         )
 
@@ -559,9 +533,7 @@ class Admin(MessageHistoryAdmin, UserAdmin):
             BrokerError: it was refused, and nothing has changed. The remark says what would be lost by force.
         """
         header = PromoteBrokerHeader(broker_id, force)
-        call = await self._ask(
-            RequestCode.PROMOTE_BROKER, header.to_ext(), f"promotion of broker {broker_id}"
-        )
+        call = await self._ask(RequestCode.PROMOTE_BROKER, header.to_ext(), f"promotion of broker {broker_id}")
         return Promotion.from_json(call.body)
 
 
@@ -602,11 +574,7 @@ async def _reported(session: Session, member: ClusterMember) -> ClusterMember:
     member = replace(member, number=number, takes_messages=copies.master)
     if copies.master:
         return replace(
-            member,
-            epoch=epoch,
-            end_offset=end,
-            slaves=len(copies.connections),
-            in_sync=1 + copies.in_sync_slave_nums,
+            member, epoch=epoch, end_offset=end, slaves=len(copies.connections), in_sync=1 + copies.in_sync_slave_nums
         )
     is_copying = copies.client is not None and copies.client.activated
     return replace(member, end_offset=end, is_copying=is_copying)

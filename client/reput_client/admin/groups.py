@@ -39,20 +39,8 @@ from reput_protocol.commands.group_description import (
     GroupSummaries,
     GroupSummary,
 )
-from reput_protocol.commands.offset import (
-    CloneGroupOffsetHeader,
-    ResetOffsetBody,
-    ResetOffsetHeader,
-    ResetOffsetList,
-)
-from reput_protocol.errors import (
-    BrokerError,
-    GroupNotFound,
-    InvalidMessage,
-    NotFound,
-    ReputError,
-    TopicNotFound,
-)
+from reput_protocol.commands.offset import CloneGroupOffsetHeader, ResetOffsetBody, ResetOffsetHeader, ResetOffsetList
+from reput_protocol.errors import BrokerError, GroupNotFound, InvalidMessage, NotFound, ReputError, TopicNotFound
 from reput_protocol.names import check_group, check_topic, dlq_topic, retry_topic
 from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
@@ -85,10 +73,7 @@ class GroupAdmin(TopicAdmin):
     async def group_configs(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of all groups by name, including system groups."""
         found = await self._read_each(
-            SubscriptionGroupTable.from_json,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-            {},
-            "settings of all groups",
+            SubscriptionGroupTable.from_json, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, "settings of all groups"
         )
         return {group: config for each in found.values() for group, config in each.groups.items()}
 
@@ -115,10 +100,7 @@ class GroupAdmin(TopicAdmin):
         """
         check_group(config.group_name)
         await self._ask_each(
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-            {},
-            f"settings of {config.group_name}",
-            config.to_json(),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, f"settings of {config.group_name}", config.to_json()
         )
 
     async def preview_create_group(self, config: SubscriptionGroupConfig) -> Preview:
@@ -169,9 +151,7 @@ class GroupAdmin(TopicAdmin):
             notes.append("its members get no more messages, and stay connected")
         if config.consume_message_orderly != changed.consume_message_orderly:
             how = "in order" if changed.consume_message_orderly else "in any order"
-            notes.append(
-                f"messages of a queue are delivered {how} to members that consume by POP from now on"
-            )
+            notes.append(f"messages of a queue are delivered {how} to members that consume by POP from now on")
         if before == after and not notes:
             return Preview(f"group {group} has these settings already: {before}", is_change=False), config
         if expired is not None:
@@ -292,17 +272,13 @@ class GroupAdmin(TopicAdmin):
         )
         return ConsumerRunningInfo.from_json(call.body)
 
-    async def consume_directly(
-        self, group: str, client_id: str, offset_message_id: str
-    ) -> ConsumeDirectlyResult:
+    async def consume_directly(self, group: str, client_id: str, offset_message_id: str) -> ConsumeDirectlyResult:
         """Make a member consume one message besides its ordinary work; errors as for `running_info`."""
         header = ConsumeDirectlyHeader(check_group(group), client_id, offset_message_id)
         brokers = list(await self._masters())
         if len(brokers) > 1:
             brokers = [(await self._find_message(offset_message_id))[0]]
-        call = await self._ask_member(
-            RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(), client_id, brokers
-        )
+        call = await self._ask_member(RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext(), client_id, brokers)
         return ConsumeDirectlyResult.from_json(call.body)
 
     # Setting offsets
@@ -398,9 +374,7 @@ class GroupAdmin(TopicAdmin):
             [queue.broker_name for queue in sorted(offsets)],
             is_change=bool(moves),
             obstacle=(
-                f"{counted(members, 'member')} online, which would continue from their own offsets"
-                if members
-                else None
+                f"{counted(members, 'member')} online, which would continue from their own offsets" if members else None
             ),
             remedy="stop them, or --force, which makes them jump to the new offsets" if members else None,
             can_force=True,
@@ -453,9 +427,7 @@ class GroupAdmin(TopicAdmin):
 
         With `dry_run` nothing is set. Raises `NotFound` if the source has none.
         """
-        header = CloneGroupOffsetHeader(
-            check_group(source), check_group(target), topic, offline=True, dry_run=dry_run
-        )
+        header = CloneGroupOffsetHeader(check_group(source), check_group(target), topic, offline=True, dry_run=dry_run)
         answers = await self._ask_each(
             RequestCode.CLONE_GROUP_OFFSET,
             header.to_ext(),
@@ -474,9 +446,7 @@ class GroupAdmin(TopicAdmin):
         failure: ReputError | None = None
         for name in brokers:
             try:
-                answers = await self._ask_each(
-                    code, ext, f"answer of {client_id}", brokers=[name], timeout_s=timeout_s
-                )
+                answers = await self._ask_each(code, ext, f"answer of {client_id}", brokers=[name], timeout_s=timeout_s)
                 return answers[name]
             except ReputError as error:
                 self._session.check_open()
@@ -540,7 +510,6 @@ def _description(found: Mapping[str, GroupDescription]) -> GroupDescription:
         queues=[replace(queue, broker_name=name) for name, each in found.items() for queue in each.queues],
         subscriptions=list(subscriptions.values()),
         problems=sorted(
-            (problem for each in found.values() for problem in each.problems),
-            key=lambda problem: -problem.gravity,
+            (problem for each in found.values() for problem in each.problems), key=lambda problem: -problem.gravity
         ),
     )

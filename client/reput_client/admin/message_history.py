@@ -333,13 +333,7 @@ class _Look:
             attempts = self.message.reconsume_times + 1
             copies += [
                 MessageCopy(
-                    CopyKind.WAITING_RETRY,
-                    topic,
-                    0,
-                    0,
-                    delayed.offset_message_id,
-                    delayed.deliver_timestamp,
-                    attempts,
+                    CopyKind.WAITING_RETRY, topic, 0, 0, delayed.offset_message_id, delayed.deliver_timestamp, attempts
                 )
                 for delayed in waiting
             ]
@@ -443,9 +437,7 @@ def _copy(kind: CopyKind, message: ReceivedMessage, state: TrackType | None = No
 
 
 def _own_steps(message: ReceivedMessage) -> Iterator[MessageStep]:
-    yield MessageStep(
-        message.born_timestamp_ms, "sent", "sent", client=message.born_host, is_client_time=True
-    )
+    yield MessageStep(message.born_timestamp_ms, "sent", "sent", client=message.born_host, is_client_time=True)
     if message.topic in _WAITING_TOPICS:
         real = message.get_property(names.REAL_TOPIC) or "unknown"
         text = f"stored, waits to be delivered to {real}"
@@ -462,10 +454,7 @@ _STATES: Final = {
         "passed: the subscription does not match, and the group has committed up to {committed}",
     ),
     TrackType.IN_FLIGHT: ("in_flight", "pulled and not committed; the group has committed up to {committed}"),
-    TrackType.NOT_CONSUME_YET: (
-        "not_consumed",
-        "not consumed yet; the group has committed up to {committed}",
-    ),
+    TrackType.NOT_CONSUME_YET: ("not_consumed", "not consumed yet; the group has committed up to {committed}"),
     TrackType.NOT_ONLINE: (
         "not_consumed",
         "not consumed yet, and no member is online; the group has committed up to {committed}",
@@ -500,9 +489,7 @@ def _steps_of_track(track: MessageTrack, message: ReceivedMessage) -> Iterator[M
             text = f"redelivered, attempt {copy.attempts + 1}; {state}{because}"
             yield MessageStep(copy.at_ms, "retry", text, track.group, None, copy.offset_message_id)
         elif copy.kind is CopyKind.WAITING_RETRY:
-            yield MessageStep(
-                copy.at_ms, "retry", "is redelivered then", track.group, None, copy.offset_message_id
-            )
+            yield MessageStep(copy.at_ms, "retry", "is redelivered then", track.group, None, copy.offset_message_id)
         elif copy.kind is CopyKind.DEAD_LETTER:
             yield MessageStep(
                 copy.at_ms, "dead_letter", f"dead letter{because}", track.group, None, copy.offset_message_id
@@ -517,12 +504,9 @@ def _step_of_trace(trace: ClientTrace) -> MessageStep:
     ended = {None: "", True: " successfully", False: " and failed"}[trace.is_success]
     text = {
         "Pub": f"producer: sent{took}{ended}",
-        "SubBefore": "consumer: begins"
-        + (f", redelivered {trace.retry_times} times" if trace.retry_times else ""),
+        "SubBefore": "consumer: begins" + (f", redelivered {trace.retry_times} times" if trace.retry_times else ""),
         "SubAfter": f"consumer: done{took}{ended}" + (f": it {trace.detail}" if trace.detail else ""),
         "EndTransaction": f"producer: ends its transaction, {trace.detail}",
         "Recall": f"producer: cancels it{ended}",
     }[trace.kind]
-    return MessageStep(
-        trace.at_ms, "trace", text, trace.group or None, trace.client_host or None, is_client_time=True
-    )
+    return MessageStep(trace.at_ms, "trace", text, trace.group or None, trace.client_host or None, is_client_time=True)

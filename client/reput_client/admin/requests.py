@@ -33,19 +33,12 @@ class AdminRequests(QueueBounds):
         return await self._session.ask_ok(code, ext, what=what, body=body)
 
     async def _ask_one(
-        self,
-        broker_name: str | None,
-        code: RequestCode,
-        ext: Mapping[str, Value],
-        what: str,
-        body: bytes = b"",
+        self, broker_name: str | None, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b""
     ) -> Call:
         """Ask the named broker's master; without a name, the client's own address."""
         if broker_name is None:
             return await self._ask(code, ext, what, body)
-        return (await self._ask_each(code, ext, f"{what} {broker_name}", body, brokers=[broker_name]))[
-            broker_name
-        ]
+        return (await self._ask_each(code, ext, f"{what} {broker_name}", body, brokers=[broker_name]))[broker_name]
 
     async def _from_masters(
         self,

@@ -70,12 +70,7 @@ class TopicAdmin(AdminRequests):
             brokers: names of brokers; without them, all.
         """
         await self.alter_topic(
-            topic,
-            read_queues=queues,
-            write_queues=queues,
-            perm=perm,
-            message_type=message_type,
-            brokers=brokers,
+            topic, read_queues=queues, write_queues=queues, perm=perm, message_type=message_type, brokers=brokers
         )
 
     async def preview_create_topic(
@@ -115,9 +110,7 @@ class TopicAdmin(AdminRequests):
         """Create a topic on those of the brokers that lack it, and return them; the others keep their settings."""
         missing, _ = await self._lacking(topic, queues, perm, message_type, brokers)
         if missing:
-            await self.create_topic(
-                topic, queues=queues, perm=perm, message_type=message_type, brokers=missing
-            )
+            await self.create_topic(topic, queues=queues, perm=perm, message_type=message_type, brokers=missing)
         return missing
 
     async def _lacking(
@@ -149,12 +142,7 @@ class TopicAdmin(AdminRequests):
         return sorted(wanted - set(there)), None
 
     async def preview_change_topic(
-        self,
-        topic: str,
-        *,
-        queues: int | None = None,
-        perm: int | None = None,
-        message_type: str | None = None,
+        self, topic: str, *, queues: int | None = None, perm: int | None = None, message_type: str | None = None
     ) -> Preview:
         """Return what `change_topic` would do. Raises `TopicNotFound`."""
         refused = _of_the_broker(topic, await self._own_names())
@@ -168,9 +156,7 @@ class TopicAdmin(AdminRequests):
                 changes.append(f"{counted(config.read_queue_nums, 'queue')} become {queues}")
                 read_queues = max(read_queues, config.read_queue_nums)
             if perm is not None and perm & 6 != config.perm & 6:
-                changes.append(
-                    f"permission {PERMISSION_NAMES[config.perm & 6]} becomes {PERMISSION_NAMES[perm & 6]}"
-                )
+                changes.append(f"permission {PERMISSION_NAMES[config.perm & 6]} becomes {PERMISSION_NAMES[perm & 6]}")
                 notes += [] if perm & 4 else ["consumers get no messages of it any more"]
                 notes += [] if perm & 2 else ["producers can send nothing to it any more"]
             if message_type not in (None, config.message_type):
@@ -184,12 +170,7 @@ class TopicAdmin(AdminRequests):
         return Preview(f"topic {topic}: {', '.join(changes)}", notes, loses=loses)
 
     async def change_topic(
-        self,
-        topic: str,
-        *,
-        queues: int | None = None,
-        perm: int | None = None,
-        message_type: str | None = None,
+        self, topic: str, *, queues: int | None = None, perm: int | None = None, message_type: str | None = None
     ) -> TopicConfig:
         """Change settings of a topic on each broker that has it; what is None stays as it is there.
 
@@ -213,9 +194,7 @@ class TopicAdmin(AdminRequests):
             )
             brokers_by_fields.setdefault(tuple(header.to_ext().items()), []).append(broker)
         for fields, brokers in brokers_by_fields.items():
-            await self._ask_each(
-                RequestCode.UPDATE_AND_CREATE_TOPIC, dict(fields), f"change {topic}", brokers=brokers
-            )
+            await self._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(fields), f"change {topic}", brokers=brokers)
         return await self.topic_config(topic)
 
     async def ensure_topic(self, topic: str, *, queues: int = 4, message_type: str | None = None) -> None:
@@ -253,9 +232,7 @@ class TopicAdmin(AdminRequests):
         """Delete a topic, its queues, all groups' offsets in it, and its retry topics of groups that pop."""
         header = DeleteTopicHeader(check_topic(topic))
         ext = header.to_ext()
-        await self._ask_each(
-            RequestCode.DELETE_TOPIC_IN_BROKER, ext, f"delete {topic}", absent=(TopicNotFound,)
-        )
+        await self._ask_each(RequestCode.DELETE_TOPIC_IN_BROKER, ext, f"delete {topic}", absent=(TopicNotFound,))
         self._session.routes.forget(topic)
 
     async def preview_delete_topic(self, topic: str) -> Preview:
@@ -315,9 +292,7 @@ class TopicAdmin(AdminRequests):
         Raises:
             TopicNotFound: there is no such topic.
         """
-        call = await self._ask(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(check_topic(topic)), f"route of {topic}"
-        )
+        call = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(check_topic(topic)), f"route of {topic}")
         if not call.body:
             raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
         return TopicRoute.from_json(call.body)
@@ -426,13 +401,7 @@ class TopicAdmin(AdminRequests):
             group: pull for it if none is on disk yet, or if the broker is one of RocketMQ's, which only have pulls.
         """
         from reput_client.consume.fetch_records import fetch_ext, fetched_block
-        from reput_client.consume.pull import (
-            PULL_MESSAGES_MAX,
-            MessageSelector,
-            PulledMessages,
-            pull_ext,
-            pull_result,
-        )
+        from reput_client.consume.pull import PULL_MESSAGES_MAX, MessageSelector, PulledMessages, pull_ext, pull_result
 
         queue = await self._queue(topic, queue_id, broker_name)
         ext = fetch_ext(topic, queue_id, start, end, max_bytes, "*")
@@ -449,9 +418,7 @@ class TopicAdmin(AdminRequests):
                 messages = PulledMessages(topic, block.records, broker_name=queue.broker_name)
                 return FetchedMessages(messages, block.next_offset, block.max_offset)
         wanted, count = MessageSelector.of("*", None), min(PULL_MESSAGES_MAX, end - start)
-        ext = pull_ext(
-            group, topic, queue_id, start, wanted, max_messages=count, max_bytes=max_bytes, wait_s=0.0
-        )
+        ext = pull_ext(group, topic, queue_id, start, wanted, max_messages=count, max_bytes=max_bytes, wait_s=0.0)
         code = RequestCode.PULL_MESSAGE
         call = await read(self._session, code, ext, what=what, queue=queue, deadline=deadline)
         pulled = pull_result(queue, start, call, wanted)

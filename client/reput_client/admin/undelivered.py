@@ -91,9 +91,7 @@ class DeadLetters:
 
     def after(self, done: Mapping[str, int]) -> DeadLetters:
         """Return those from an offset on, by broker."""
-        spans = {
-            name: (max(start, min(end, done.get(name, 0))), end) for name, (start, end) in self.spans.items()
-        }
+        spans = {name: (max(start, min(end, done.get(name, 0))), end) for name, (start, end) in self.spans.items()}
         return DeadLetters(self.topic, spans)
 
 
@@ -113,12 +111,8 @@ class UndeliveredAdmin(TopicAdmin):
             max_messages: upper bound.
         """
 
-        async def read(
-            name: str, count: int, cursor: str | None
-        ) -> tuple[Sequence[DelayedMessage], str | None]:
-            page = await self.delayed_page(
-                topic=topic, key=key, max_messages=count, cursor=cursor, broker_name=name
-            )
+        async def read(name: str, count: int, cursor: str | None) -> tuple[Sequence[DelayedMessage], str | None]:
+            page = await self.delayed_page(topic=topic, key=key, max_messages=count, cursor=cursor, broker_name=name)
             return page.messages, page.cursor
 
         return await self._from_masters(read, max_messages, lambda found: found.deliver_timestamp)
@@ -171,10 +165,7 @@ class UndeliveredAdmin(TopicAdmin):
         """
         header = CancelDelayedHeader(check_topic(topic), key)
         answers = await self._ask_each(
-            RequestCode.CANCEL_DELAYED_MESSAGE,
-            header.to_ext(),
-            f"cancel {key} of {topic}",
-            absent=(NotFound,),
+            RequestCode.CANCEL_DELAYED_MESSAGE, header.to_ext(), f"cancel {key} of {topic}", absent=(NotFound,)
         )
         results = [CancelResult.from_json(call.body) for call in answers.values()]
         return [message for result in results for message in result.messages]
@@ -193,9 +184,7 @@ class UndeliveredAdmin(TopicAdmin):
         """
         topic = None if topic is None else check_topic(topic)
 
-        async def read(
-            name: str, count: int, cursor: int | None
-        ) -> tuple[Sequence[OpenTransaction], int | None]:
+        async def read(name: str, count: int, cursor: int | None) -> tuple[Sequence[OpenTransaction], int | None]:
             page = await self.transaction_page(
                 topic=topic, key=key, max_transactions=count, cursor=cursor or 0, broker_name=name
             )
@@ -232,8 +221,7 @@ class UndeliveredAdmin(TopicAdmin):
             if found.unique_id == unique_id:
                 return found
         raise NotFound(
-            ErrorCode.NOT_FOUND,
-            f"no transaction of {topic} with the id {unique_id!r} is open; it may have ended",
+            ErrorCode.NOT_FOUND, f"no transaction of {topic} with the id {unique_id!r} is open; it may have ended"
         )
 
     async def preview_end_transaction(self, topic: str, unique_id: str, *, commit: bool) -> Preview:
@@ -348,9 +336,7 @@ class UndeliveredAdmin(TopicAdmin):
         """
         header = QueryReplaysHeader(check_group(group), begin_offset, end_offset).to_ext()
         what = f"replayed dead letters of {group}"
-        return Replays.from_json(
-            await self._of_letters(broker_name, RequestCode.QUERY_REPLAYS, header, what, b"")
-        )
+        return Replays.from_json(await self._of_letters(broker_name, RequestCode.QUERY_REPLAYS, header, what, b""))
 
     async def _of_letters(
         self, broker_name: str | None, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes

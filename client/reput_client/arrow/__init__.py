@@ -48,8 +48,7 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
                 raise
             remedy = "polars" if missing.name == "polars" else "'reput-client[arrow]'"
             raise ModuleNotFoundError(
-                f"{name} needs {missing.name}, which is not installed: pip install {remedy}",
-                name=missing.name,
+                f"{name} needs {missing.name}, which is not installed: pip install {remedy}", name=missing.name
             ) from missing
         globals()[name] = value
         return value

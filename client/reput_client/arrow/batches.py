@@ -93,9 +93,7 @@ class BatchMaker:
         elif len(columns):
             yield ArrowRecords(columns, broker=broker).record_batch(self.schema)
 
-    def _decompressed(
-        self, columns: RecordColumns, compressed: list[int], broker: str
-    ) -> Iterator[pa.RecordBatch]:
+    def _decompressed(self, columns: RecordColumns, compressed: list[int], broker: str) -> Iterator[pa.RecordBatch]:
         bodies: dict[int, bytes] = {}
         bad: list[int] = []
         start = size = 0
@@ -115,9 +113,7 @@ class BatchMaker:
         if len(rest):
             yield self._part(columns, rest, bodies, broker)
 
-    def _part(
-        self, columns: RecordColumns, rows: IntArray, bodies: dict[int, bytes], broker: str
-    ) -> pa.RecordBatch:
+    def _part(self, columns: RecordColumns, rows: IntArray, bodies: dict[int, bytes], broker: str) -> pa.RecordBatch:
         places = np.searchsorted(rows, list(bodies)).tolist()
         decompressed = dict(zip(places, bodies.values(), strict=True))
         return ArrowRecords(columns.take(rows), lambda: decompressed, broker).record_batch(self.schema)

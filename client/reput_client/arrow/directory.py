@@ -61,9 +61,7 @@ class StoreDirectory:
             found = self._files.queues()
         except OSError as error:
             raise NotAStore(self.path, f"it cannot be read: {error}") from None
-        self._directories = {
-            QueueKey(queue.topic, "", queue.queue_id): queue for queue in found if queue.stream.files
-        }
+        self._directories = {QueueKey(queue.topic, "", queue.queue_id): queue for queue in found if queue.stream.files}
         self._bounds: dict[QueueKey, Bounds] = {}
         self.configured = self._configured_topics()
 
@@ -161,9 +159,7 @@ class StoreDirectory:
         if len(data) < STORE_TIME_BYTES or not read_head(data).is_message:
             path, position = self.log.place(at)
             raise DamagedStore(
-                f"{path} at byte",
-                position,
-                f"message {offset} of {queue} should be here, but there is no record",
+                f"{path} at byte", position, f"message {offset} of {queue} should be here, but there is no record"
             )
         return store_timestamp_at(data)
 
@@ -246,8 +242,7 @@ def _last_end(store: StoreDirectory) -> int:
     """Return the end of the last message of any queue in the log."""
     bounds = store.bounds(store.queue_keys())
     return max(
-        (store.physical_offset(queue, high - 1)[1] for queue, (low, high) in bounds.items() if low < high),
-        default=0,
+        (store.physical_offset(queue, high - 1)[1] for queue, (low, high) in bounds.items() if low < high), default=0
     )
 
 

@@ -84,9 +84,7 @@ class RecordReads:
         self._files = files
         self._buffer = memoryview(bytearray())
 
-    def read(
-        self, file: StreamFile, units: Units, queues: Sequence[QueueKey]
-    ) -> tuple[RecordColumns, list[int]]:
+    def read(self, file: StreamFile, units: Units, queues: Sequence[QueueKey]) -> tuple[RecordColumns, list[int]]:
         """Return the records that match their units, and the row of each unit without such a record.
 
         Raises:
@@ -410,9 +408,7 @@ class DirectoryReading:
     def _live(self, queue: QueueKey, units: Units, files: UnitFiles) -> BoolArray:
         """Select the units that point into the log; others are expired or damaged."""
         place, size = units.place, units.size
-        live: BoolArray = (
-            (size >= RECORD_BYTES_MIN) & (place >= self._log.min_offset) & (size != PRE_BLANK_SIZE)
-        )
+        live: BoolArray = (size >= RECORD_BYTES_MIN) & (place >= self._log.min_offset) & (size != PRE_BLANK_SIZE)
         for row in np.flatnonzero(~live).tolist():
             number = int(units.number[row])
             if size[row] > 0 and 0 <= place[row] < self._log.min_offset:
@@ -445,17 +441,13 @@ class DirectoryReading:
             return False
         for row in wrong:
             queue = queues[int(units.owner[row])]
-            reason = (
-                f"message {int(units.number[row])} of {queue} should be here, but there is another record"
-            )
+            reason = f"message {int(units.number[row])} of {queue} should be here, but there is another record"
             self._damage(str(file.path), int(units.place[row]) - file.start, reason)
         self._file = file
         yield from self._maker.make(columns, "")
         return True
 
-    def segments(
-        self, stretches: Iterable[Stretch], wanted: Sequence[WantedRange]
-    ) -> Iterator[pa.RecordBatch]:
+    def segments(self, stretches: Iterable[Stretch], wanted: Sequence[WantedRange]) -> Iterator[pa.RecordBatch]:
         """Yield the wanted messages of parts of the log, in log order."""
         queues = [part.queue for part in wanted]
         for stretch in stretches:

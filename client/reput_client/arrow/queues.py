@@ -14,9 +14,7 @@ class QueueKey(NamedTuple):
     queue_id: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.topic}/{self.broker}/{self.queue_id}" if self.broker else f"{self.topic}/{self.queue_id}"
-        )
+        return f"{self.topic}/{self.broker}/{self.queue_id}" if self.broker else f"{self.topic}/{self.queue_id}"
 
 
 TopicKey: TypeAlias = tuple[str, str]

@@ -26,9 +26,7 @@ from reput_protocol.filter.tags import ALL, TagFilter
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-Position: TypeAlias = (
-    Literal["earliest", "latest"] | datetime | Mapping[int, int] | Mapping[tuple[str, int], int]
-)
+Position: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[int, int] | Mapping[tuple[str, int], int]
 """A place in a topic: a word, the first message stored at or after a moment, or offsets by queue.
 
 A queue is named by its number, or by the name of its broker and its number. A datetime without a time zone is local
@@ -136,9 +134,7 @@ def typed_columns(
 ) -> TypedColumns | None:
     """Check these arguments of `read_arrow`; return the typed columns, or None if nothing is decoded."""
     if columns is not None and not columns:
-        raise ValueError(
-            "columns is empty, and batches without columns have no rows; name one, such as 'queueId'"
-        )
+        raise ValueError("columns is empty, and batches without columns have no rows; name one, such as 'queueId'")
     names = list(columns or ())
     if len(set(names)) < len(names):
         raise ValueError(f"columns names a column twice: {', '.join(names)}")
@@ -223,13 +219,7 @@ def _fetched(
 ) -> Iterator[pa.RecordBatch]:
     """Connect when the first batch is requested: a reader that is never read from needs no connection."""
     reading = TopicReading(
-        connect(),
-        schema,
-        _Strict(),
-        tags=tags.expression,
-        generations=generations,
-        attempts=Attempts(),
-        where=where,
+        connect(), schema, _Strict(), tags=tags.expression, generations=generations, attempts=Attempts(), where=where
     )
     yield from reading.batches(ranges)
 
@@ -247,9 +237,7 @@ class _ReadRange:
     end: Position
     queue_ids: frozenset[int] | None
 
-    def ranges(
-        self, bounds: Mapping[QueueKey, Bounds], offset_at: Callable[[QueueKey, int], int]
-    ) -> list[QueueRange]:
+    def ranges(self, bounds: Mapping[QueueKey, Bounds], offset_at: Callable[[QueueKey, int], int]) -> list[QueueRange]:
         """Return the ranges that are not empty, by broker and queue.
 
         Args:
@@ -263,14 +251,10 @@ class _ReadRange:
         for queue_id in sorted(self.queue_ids or ()):
             if queue_id not in numbers:
                 raise ValueError(f"topic {self.topic!r} has no queue {queue_id}; it has {_listed(numbers)}")
-        chosen = sorted(
-            queue for queue in bounds if self.queue_ids is None or queue.queue_id in self.queue_ids
-        )
+        chosen = sorted(queue for queue in bounds if self.queue_ids is None or queue.queue_id in self.queue_ids)
         starts = self._offsets("start", self.start, chosen, bounds, offset_at)
         ends = self._offsets("end", self.end, chosen, bounds, offset_at)
-        return [
-            QueueRange(queue, starts[queue], ends[queue]) for queue in chosen if starts[queue] < ends[queue]
-        ]
+        return [QueueRange(queue, starts[queue], ends[queue]) for queue in chosen if starts[queue] < ends[queue]]
 
     def _offsets(
         self,
@@ -284,8 +268,7 @@ class _ReadRange:
         if isinstance(position, datetime):
             when_ms = -((_EPOCH - position.astimezone(UTC)) // _MILLISECOND)  # rounded up
             return {
-                queue: min(max(offset_at(queue, when_ms), bounds[queue].low), bounds[queue].high)
-                for queue in queues
+                queue: min(max(offset_at(queue, when_ms), bounds[queue].low), bounds[queue].high) for queue in queues
             }
         if isinstance(position, Mapping):
             unnamed: Position = "earliest" if name == "start" else "latest"
@@ -301,9 +284,7 @@ class _ReadRange:
             raise ValueError(
                 f"{name} is {position!r}; it is 'earliest', 'latest', a datetime, or offsets by queue as {{0: 17}}"
             )
-        return {
-            queue: bounds[queue].low if position == "earliest" else bounds[queue].high for queue in queues
-        }
+        return {queue: bounds[queue].low if position == "earliest" else bounds[queue].high for queue in queues}
 
     def _named(self, name: str, key: int | tuple[str, int], queues: Sequence[QueueKey]) -> QueueKey:
         """Return the queue that a key of a mapping names."""

@@ -23,14 +23,7 @@ from reput_client.arrow.urls import directory_of, is_remote, without_secret
 from reput_client.errors import BucketRefused, BucketUnavailable, NotAStore
 from reput_client.transport.backoff import Backoff
 from reput_protocol.store.files import replaced, standing_for
-from reput_protocol.store.layout import (
-    QueueDirectory,
-    StoreLayout,
-    Stream,
-    most_common_size,
-    read_stream,
-    stream_of,
-)
+from reput_protocol.store.layout import QueueDirectory, StoreLayout, Stream, most_common_size, read_stream, stream_of
 from reput_protocol.store.unit_files import FileReads, OpenFiles
 
 if TYPE_CHECKING:
@@ -185,9 +178,7 @@ class BucketFiles:
         self._handles: OrderedDict[Path, pa.NativeFile] = OrderedDict()
         self._sizes: dict[Path, int] = {}
         self._blocks: OrderedDict[tuple[Path, int], Future[bytes]] = OrderedDict()
-        self._filesystem, root = (
-            (filesystem, url) if filesystem is not None else self._asked(None, _resolved, url)
-        )
+        self._filesystem, root = (filesystem, url) if filesystem is not None else self._asked(None, _resolved, url)
         self._root = Path(root)
 
     @cached_property
@@ -347,9 +338,7 @@ class BucketFiles:
                 return ask(*arguments, **named)
             except OSError as error:
                 if path is not None and self._is_gone(path, error):
-                    raise FileNotFoundError(
-                        errno.ENOENT, os.strerror(errno.ENOENT), path.as_posix()
-                    ) from None
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path.as_posix()) from None
                 if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
                     remedy = _REMEDIES.get(urlsplit(self._url).scheme, _OTHER_REMEDY)
                     raise BucketRefused(self._url, str(error), remedy) from None

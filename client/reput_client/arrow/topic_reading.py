@@ -120,14 +120,10 @@ class TopicReading:
                 )
                 return
             if found.moved and found.next_offset > start:
-                self._unreadable.lost(
-                    queue, f"messages {start} to {min(found.next_offset, end) - 1} are gone"
-                )
+                self._unreadable.lost(queue, f"messages {start} to {min(found.next_offset, end) - 1} are gone")
                 start = found.next_offset
             elif found.next_offset <= start:
-                self._unreadable.lost(
-                    queue, f"it ends at {found.max_offset}, before message {start} that was planned"
-                )
+                self._unreadable.lost(queue, f"it ends at {found.max_offset}, before message {start} that was planned")
                 return
             else:
                 if len(found.records):
@@ -139,9 +135,7 @@ class TopicReading:
     def _decoded(self, blocks: list[_Fetched]) -> Iterator[pa.RecordBatch]:
         if not blocks:
             return
-        data = (
-            blocks[0].records if len(blocks) == 1 else memoryview(b"".join(block.records for block in blocks))
-        )
+        data = blocks[0].records if len(blocks) == 1 else memoryview(b"".join(block.records for block in blocks))
         table: array[int] = array("q")
         start = 0
         for block in blocks:
@@ -162,17 +156,13 @@ class TopicReading:
         columns = RecordColumns(data, table)
         self._place = str(blocks[0].queue) if len(blocks) == 1 else blocks[0].queue.broker
         for low in range(0, len(columns), LOG_BATCH_ROWS):
-            yield from self._maker.make(
-                columns.take(slice(low, low + LOG_BATCH_ROWS)), blocks[0].queue.broker
-            )
+            yield from self._maker.make(columns.take(slice(low, low + LOG_BATCH_ROWS)), blocks[0].queue.broker)
 
     def _table(self, block: _Fetched, data: memoryview, start: int, end: int) -> array[int] | None:
         """Return the records of a block; None if they are not the requested messages."""
         queue = block.queue
         every = self._tags == "*"
-        table, stop = queue_records(
-            data, start, end, queue.topic.encode(), queue.queue_id, block.start, every
-        )
+        table, stop = queue_records(data, start, end, queue.topic.encode(), queue.queue_id, block.start, every)
         if stop < end or not table:
             return None
         after = table[QUEUE_OFFSET - WIDTH] + 1

@@ -30,8 +30,6 @@ def directory_of(path: str) -> Path:
         NotAStore: it is a URL of another file system.
     """
     if is_remote(path):
-        raise NotAStore(
-            without_secret(path), f"only local directories can be read here, not {urlsplit(path).scheme}:"
-        )
+        raise NotAStore(without_secret(path), f"only local directories can be read here, not {urlsplit(path).scheme}:")
     parts = urlsplit(path)
     return Path(unquote(parts.path)) if parts.scheme == "file" else Path(path)

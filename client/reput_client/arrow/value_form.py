@@ -201,10 +201,7 @@ class _AvroTypes:
                 if name in parents:
                     raise ValueError(f"{name} is recursive, and has no column type")
                 return pa.struct(
-                    [
-                        pa.field(each["name"], self.of(each["type"], (*parents, name)))
-                        for each in schema["fields"]
-                    ]
+                    [pa.field(each["name"], self.of(each["type"], (*parents, name))) for each in schema["fields"]]
                 )
             case "enum":
                 return pa.string()

@@ -41,11 +41,7 @@ class TypedColumns:
     """
 
     def __init__(
-        self,
-        names: Sequence[str] | None,
-        decoder: Decoder,
-        value_type: pa.DataType | None,
-        on_bad_value: OnBadValue,
+        self, names: Sequence[str] | None, decoder: Decoder, value_type: pa.DataType | None, on_bad_value: OnBadValue
     ) -> None:
         if on_bad_value not in ("raise", "null"):
             raise ValueError(f"on_bad_value is {on_bad_value!r}; it is 'raise' or 'null'")
@@ -57,9 +53,7 @@ class TypedColumns:
         if names is None:
             names = [*(name for name in arrow_schema().names if name != "body"), *own]
         plain = arrow_schema(name for name in names if name not in own)
-        self.schema = pa.schema(
-            [pa.field(name, own[name]) if name in own else plain.field(name) for name in names]
-        )
+        self.schema = pa.schema([pa.field(name, own[name]) if name in own else plain.field(name) for name in names])
         needed = ("body", "topic", "queueId", "queueOffset") if any(name in own for name in names) else ()
         self.read_schema = arrow_schema(dict.fromkeys((*plain.names, *needed)))
 
@@ -82,9 +76,7 @@ class TypedColumns:
         values, errors = values_of(batch.column("body"), self._deserialize, self._form)
         if errors and self._is_strict:
             row = min(errors)
-            topic, queue_id, offset = (
-                batch.column(name)[row].as_py() for name in ("topic", "queueId", "queueOffset")
-            )
+            topic, queue_id, offset = (batch.column(name)[row].as_py() for name in ("topic", "queueId", "queueOffset"))
             raise NotDeserialized(topic, queue_id, offset, reason_of(errors[row])) from errors[row]
         return values, error_column(errors, len(values))
 

@@ -23,9 +23,7 @@ ClientT = TypeVar("ClientT", bound=Client)
 _CARRIED_OVER = tuple(name for name in WRAPPER_ASSIGNMENTS if name != "__module__")
 
 
-def blocking(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Any, P], T]:
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     """Return a method that runs the coroutine function `method` and blocks until it is done."""
 
     def call(self: _Driven, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -131,10 +131,7 @@ def check_plain(handler: Callable[[R], object]) -> None:
 
 
 def run_in_threads(
-    take: Callable[[float], R | None],
-    is_over: Callable[[], bool],
-    handle: Callable[[R], None],
-    slots: list[R | None],
+    take: Callable[[float], R | None], is_over: Callable[[], bool], handle: Callable[[R], None], slots: list[R | None]
 ) -> None:
     """Take and handle messages, in a thread for each slot, until it is over or `handle` raises.
 
@@ -256,11 +253,7 @@ class Consumer(BlockingSubscriber[AsyncConsumer[V]], Generic[V]):
         self._runtime.call_soon(self._client.stop)
 
     def run(
-        self,
-        handler: Callable[[ReceivedMessage[V]], object],
-        *,
-        concurrency: int = 1,
-        handle_signals: bool = True,
+        self, handler: Callable[[ReceivedMessage[V]], object], *, concurrency: int = 1, handle_signals: bool = True
     ) -> None:
         """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
 
@@ -297,10 +290,7 @@ class Consumer(BlockingSubscriber[AsyncConsumer[V]], Generic[V]):
                         self.failed(message, error)
             else:
                 run_in_threads(
-                    self.take,
-                    lambda: self._client.stopped,
-                    lambda m: self._handle(m, handler),
-                    handlers.slots,
+                    self.take, lambda: self._client.stopped, lambda m: self._handle(m, handler), handlers.slots
                 )
         finally:
             handlers.end()
@@ -407,9 +397,7 @@ class BlockingRun(Generic[V]):
         ahead: pop more than that, as far as they are handled soon.
     """
 
-    def __init__(
-        self, consumer: PopConsumer[V], concurrency: int, invisible_s: float, *, ahead: bool = True
-    ) -> None:
+    def __init__(self, consumer: PopConsumer[V], concurrency: int, invisible_s: float, *, ahead: bool = True) -> None:
         self._runtime = consumer._runtime
         self._client = consumer._client
         self._run: Run[PoppedMessage[V]] = self._runtime.call(

@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from reput_client.blocking.client import (
-    BlockingClient,
-    blocking,
-    constructor,
-    on_blocking_runtime,
-    signature_of,
-)
+from reput_client.blocking.client import BlockingClient, blocking, constructor, on_blocking_runtime, signature_of
 from reput_client.errors import ClientClosed, PostsFailed
 from reput_client.produce import transactions
 from reput_client.produce.producer import Producer as AsyncProducer

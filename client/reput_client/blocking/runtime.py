@@ -68,9 +68,7 @@ class _Select:
 
     def poll(self, timeout_ms: int) -> list[socket.socket]:
         # A failed connection attempt is in the third list.
-        readable, writable, failed = select.select(
-            self._reading, self._writing, self._writing, timeout_ms / 1000
-        )
+        readable, writable, failed = select.select(self._reading, self._writing, self._writing, timeout_ms / 1000)
         return [*readable, *writable, *failed]
 
 
@@ -378,9 +376,7 @@ class BlockingRuntime(Runtime, CallerRuns):
         return await _blocking(function)
 
     @override
-    def spawn(
-        self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
-    ) -> None:
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None) -> None:
         """Run `work` in a daemon thread."""
 
         def run() -> None:

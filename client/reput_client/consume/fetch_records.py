@@ -35,11 +35,7 @@ from reput_protocol.wire.header import Value
 if TYPE_CHECKING:
     from reput_client.consume.columns import MessageColumns
 
-_ANSWERS: Final = (
-    ResponseCode.SUCCESS.value,
-    ResponseCode.PULL_NOT_FOUND.value,
-    ResponseCode.PULL_OFFSET_MOVED.value,
-)
+_ANSWERS: Final = (ResponseCode.SUCCESS.value, ResponseCode.PULL_NOT_FOUND.value, ResponseCode.PULL_OFFSET_MOVED.value)
 COLUMN_BYTES: Final = 1 << 20
 """Default size of a pull of columns; larger answers exceed the processor's caches."""
 NO_END: Final = (1 << 62) - 1
@@ -117,12 +113,7 @@ def fetched(topic: str, queue_id: int, offset: int, call: Call, tag_filter: TagF
 
 
 def columns_result(
-    topic: str,
-    queue_id: int,
-    offset: int,
-    records: bytes | memoryview,
-    empty: ColumnsResult,
-    tag_filter: TagFilter,
+    topic: str, queue_id: int, offset: int, records: bytes | memoryview, empty: ColumnsResult, tag_filter: TagFilter
 ) -> ColumnsResult:
     """Return `empty`, completed with the received records.
 
@@ -363,23 +354,15 @@ class BulkReader(Client):
         """Return the bounds of every readable queue of those topics that exist on a broker."""
         return await self._offsets.queue_bounds(topics, broker_name)
 
-    async def offset_by_time(
-        self, topic: str, queue_id: int, when_ms: int, broker_name: str | None = None
-    ) -> int:
+    async def offset_by_time(self, topic: str, queue_id: int, when_ms: int, broker_name: str | None = None) -> int:
         """Return the offset of the first message stored at or after a time, or the end of the queue."""
-        return await self._offsets.offset_by_time(
-            await self._session.queue(topic, queue_id, broker_name), when_ms
-        )
+        return await self._offsets.offset_by_time(await self._session.queue(topic, queue_id, broker_name), when_ms)
 
-    async def committed(
-        self, group: str, topic: str, queue_id: int, broker_name: str | None = None
-    ) -> int | None:
+    async def committed(self, group: str, topic: str, queue_id: int, broker_name: str | None = None) -> int | None:
         """Return a group's committed offset, or None if it has none."""
         return await self._offsets.committed(group, await self._session.queue(topic, queue_id, broker_name))
 
-    async def commit(
-        self, group: str, topic: str, queue_id: int, offset: int, broker_name: str | None = None
-    ) -> None:
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int, broker_name: str | None = None) -> None:
         """Commit that a group continues at `offset`."""
         await self._offsets.commit(group, await self._session.queue(topic, queue_id, broker_name), offset)
 
@@ -416,11 +399,7 @@ class BulkReader(Client):
         call = await self._ahead.take(queue, ext, deadline)
         if call is None or is_not_master(call):
             call = await self._session.ask(
-                RequestCode.FETCH_RECORDS,
-                ext,
-                what=f"fetch from {topic}/{queue_id}",
-                queue=queue,
-                deadline=deadline,
+                RequestCode.FETCH_RECORDS, ext, what=f"fetch from {topic}/{queue_id}", queue=queue, deadline=deadline
             )
         found = fetched_block(call)
         if not found.moved and start < found.next_offset < min(end, found.max_offset):
@@ -454,8 +433,6 @@ class BulkReader(Client):
         ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
         await self._ask_ahead(queue, ext, max_bytes, deadline)
 
-    async def _ask_ahead(
-        self, queue: MessageQueue, ext: Mapping[str, Value], max_bytes: int, deadline: float
-    ) -> None:
+    async def _ask_ahead(self, queue: MessageQueue, ext: Mapping[str, Value], max_bytes: int, deadline: float) -> None:
         self._ahead.drop(queue)
         self._ahead.start(queue, ext, ext, await self._session.open_for(queue, deadline), max_bytes)

@@ -56,9 +56,7 @@ class OffsetRequests:
         With `set_zero_if_not_found` the broker answers 0, as for RocketMQ's clients, for a group without an offset if
         the queue still has all its messages and they are recent.
         """
-        header = QueryConsumerOffsetHeader(
-            group, queue.topic, queue.queue_id, None if set_zero_if_not_found else False
-        )
+        header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id, None if set_zero_if_not_found else False)
         code = RequestCode.QUERY_CONSUMER_OFFSET
         what = f"committed offset of {group}"
         if or_slave:

@@ -316,20 +316,13 @@ def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: MessageSel
     if status is None:
         raise error_from_response(header.code, header.remark, header.ext)
     result = PullMessageResult.from_ext(header.ext)
-    pulled = Pulled(
-        queue.topic, queue.queue_id, offset, result.next_begin_offset, filtered=not wanted.is_everything
-    )
+    pulled = Pulled(queue.topic, queue.queue_id, offset, result.next_begin_offset, filtered=not wanted.is_everything)
     messages = PulledMessages(queue.topic, call.body, wanted.tag_filter, queue.broker_name, pulled)
     if status is PullStatus.FOUND and not messages:
         # All only shared a tag's hash.
         status = PullStatus.NO_MATCHED_MESSAGE
     return PullResult(
-        status,
-        messages,
-        result.next_begin_offset,
-        result.min_offset,
-        result.max_offset,
-        result.suggest_which_broker_id,
+        status, messages, result.next_begin_offset, result.min_offset, result.max_offset, result.suggest_which_broker_id
     )
 
 
@@ -446,9 +439,7 @@ def _messages(stretches: list[_Stretch], fits: list[bool], pulled: Pulled) -> li
     return [*messages, *_damaged_messages(damaged, after, pulled.next_offset, pulled)]
 
 
-def _damaged_messages(
-    damaged: list[_Stretch], first: int, stop: int, pulled: Pulled
-) -> list[SurveyedMessage]:
+def _damaged_messages(damaged: list[_Stretch], first: int, stop: int, pulled: Pulled) -> list[SurveyedMessage]:
     """Give damaged stretches the queue offsets between the intact records around them."""
     messages: list[SurveyedMessage] = []
     for number, stretch in enumerate(damaged):

@@ -141,13 +141,7 @@ class PullConsumer(QueueBounds, Generic[V]):
         now = self._session.runtime.now
         waited_until = now() + wait_s
         ext = partial(
-            pull_ext,
-            self.group,
-            topic,
-            queue_id,
-            wanted=wanted,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
+            pull_ext, self.group, topic, queue_id, wanted=wanted, max_messages=max_messages, max_bytes=max_bytes
         )
 
         async def from_slave(address: Address) -> PullResult | None:
@@ -179,11 +173,7 @@ class PullConsumer(QueueBounds, Generic[V]):
             call = None
             if queue in self._read_ahead.asked:
                 call = await self._read_ahead.take(queue, (offset, *terms), deadline)
-            if (
-                call is None
-                or is_not_master(call)
-                or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND)
-            ):
+            if call is None or is_not_master(call) or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND):
                 call = await self._session.ask(
                     RequestCode.PULL_MESSAGE,
                     ext(offset, wait_s=max(0.0, waited_until - now())),
@@ -205,9 +195,7 @@ class PullConsumer(QueueBounds, Generic[V]):
 
         suggested_id = self._suggested.get(queue, MASTER_ID)
         suggested = self._session.brokers.slaves.get(queue.broker_name, {}).get(suggested_id)
-        result = await from_slave_or_master(
-            self._session, queue, deadline, from_slave, from_master, suggested
-        )
+        result = await from_slave_or_master(self._session, queue, deadline, from_slave, from_master, suggested)
         if self._deserializer is not None:
             result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001
         return result
@@ -274,9 +262,7 @@ class PullConsumer(QueueBounds, Generic[V]):
 
         (call,) = await from_slave_or_master(self._session, queue, deadline, from_slave, from_master)
         if call is None:
-            return await self._pull_as_columns(
-                queue, offset, wait_s, tag_filter, max_bytes, read_ahead=read_ahead
-            )
+            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes, read_ahead=read_ahead)
         result = fetched(topic, queue_id, offset, call, tag_filter)
         is_beyond = result.status is PullStatus.OFFSET_ILLEGAL and offset > result.max_offset
         if is_beyond or result.status is PullStatus.NO_NEW_MESSAGE:
@@ -330,12 +316,7 @@ class PullConsumer(QueueBounds, Generic[V]):
         await self._offsets.commit(self.group, await self._queue(topic, queue_id, broker_name), offset)
 
     async def committed(
-        self,
-        topic: str,
-        queue_id: int,
-        *,
-        broker_name: str | None = None,
-        set_zero_if_not_found: bool = False,
+        self, topic: str, queue_id: int, *, broker_name: str | None = None, set_zero_if_not_found: bool = False
     ) -> int | None:
         """Return the group's committed offset, or None if it has none.
 

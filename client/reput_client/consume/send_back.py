@@ -99,9 +99,7 @@ async def send_back(
         )
 
 
-async def _ask(
-    session: Session, message: ReceivedMessage, queue: MessageQueue, header: SendBackHeader
-) -> None:
+async def _ask(session: Session, message: ReceivedMessage, queue: MessageQueue, header: SendBackHeader) -> None:
     """Send request 36 until it is answered, for at most the time of two requests."""
     repeated = structs.replace(header, is_repeated=True).to_ext()
     ext = header.to_ext()
@@ -125,17 +123,11 @@ async def _ask(
 
 
 def resend_header(
-    group: str,
-    message: ReceivedMessage,
-    delay_level: int,
-    max_reconsume_times: int | None,
-    reason: str | None,
+    group: str, message: ReceivedMessage, delay_level: int, max_reconsume_times: int | None, reason: str | None
 ) -> SendMessageHeader:
     """Return the header of the send that replaces 36 (RocketMQ: sendMessageBackAsNormalMessage)."""
     properties = {
-        name: value
-        for name, value in message.properties.items()
-        if name not in _DROPPED and not is_reserved(name)
+        name: value for name, value in message.properties.items() if name not in _DROPPED and not is_reserved(name)
     }
     properties.setdefault(names.RETRY_TOPIC, message.topic)
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)

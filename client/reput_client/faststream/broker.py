@@ -150,11 +150,7 @@ class _Declarations(Registrator[Delivered, ReputBrokerConfig]):
             options: `tag`, `keys`, delays and others, for all messages.
         """
         specification = ReputPublisherSpecificationConfig(
-            topic=topic,
-            title_=title,
-            description_=description,
-            schema_=schema,
-            include_in_schema=include_in_schema,
+            topic=topic, title_=title, description_=description, schema_=schema, include_in_schema=include_in_schema
         )
         publisher = ReputPublisher(
             PublisherUsecaseConfig(_outer_config=self.config),  # type: ignore[arg-type]
@@ -511,9 +507,7 @@ def clients_security(security: BaseSecurity | None, tls: TLS | None) -> tuple[Cr
             "the requests, or BaseSecurity for TLS without a user"
         )
     if security.use_ssl and tls is not None:
-        raise SetupError(
-            "security= and tls= both say how to encrypt; leave ssl_context and use_ssl out, or tls="
-        )
+        raise SetupError("security= and tls= both say how to encrypt; leave ssl_context and use_ssl out, or tls=")
     credentials = None
     if isinstance(security, SASLPlaintext):
         credentials = Credentials(security.username, security.password)

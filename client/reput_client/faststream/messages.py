@@ -233,9 +233,7 @@ class ReputProducer(ProducerProto[ReputPublishCommand]):
             InvalidName, InvalidMessage: they cannot be sent.
         """
         topic = command.destination if command.request is None else command.request.topic
-        options: dict[str, Any] = {
-            name: value for name, value in command.options.items() if name not in _OF_SENDS
-        }
+        options: dict[str, Any] = {name: value for name, value in command.options.items() if name not in _OF_SENDS}
         messages = []
         # An empty body is a message, too.
         for each in command.batch_bodies or (None,):
@@ -383,9 +381,7 @@ class ReputPublisher(PublisherUsecase):
         )
         return reply
 
-    async def _publish(
-        self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
-    ) -> None:
+    async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]) -> None:
         """Send a handler's result."""
         await self._basic_publish(
             self._completed(ReputPublishCommand.from_cmd(cmd)),

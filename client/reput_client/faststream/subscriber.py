@@ -93,9 +93,7 @@ class ReputSubscriberSpecificationConfig(SubscriberSpecificationConfig):
     topic: str
 
 
-class ReputSubscriberSpecification(
-    SubscriberSpecification[ReputBrokerConfig, ReputSubscriberSpecificationConfig]
-):
+class ReputSubscriberSpecification(SubscriberSpecification[ReputBrokerConfig, ReputSubscriberSpecificationConfig]):
     """A subscriber's description in AsyncAPI."""
 
     @property
@@ -208,10 +206,7 @@ class ReputSubscriber(SubscriberUsecase[Delivered]):
         except Exception as error:
             self.has_failed = True
             self._log(
-                logging.CRITICAL,
-                f"group {self.group} handles no more messages",
-                self.get_log_context(None),
-                error,
+                logging.CRITICAL, f"group {self.group} handles no more messages", self.get_log_context(None), error
             )
         finally:
             await consumer.aclose()
@@ -242,9 +237,7 @@ class ReputSubscriber(SubscriberUsecase[Delivered]):
         The message before counts as handled, unless `nack` or `reject` was called.
         """
         if self.calls:
-            raise SetupError(
-                "a subscriber with handlers passes its messages to them; use another one for get_one"
-            )
+            raise SetupError("a subscriber with handlers passes its messages to them; use another one for get_one")
         if self._consumer is None:
             raise SetupError("the subscriber is not started; call start() first")
         await self._settle_fetched(self._consumer)

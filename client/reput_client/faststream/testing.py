@@ -50,9 +50,7 @@ class TestReputBroker(TestBroker[ReputBroker, EnterType], broker=ReputBroker):
         connect_only: bool | None = None,
     ) -> None: ...
 
-    def __init__(
-        self, *brokers: ReputBroker, with_real: bool = False, connect_only: bool | None = None
-    ) -> None:
+    def __init__(self, *brokers: ReputBroker, with_real: bool = False, connect_only: bool | None = None) -> None:
         super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
 
     def create_publisher_fake_subscriber(
@@ -161,9 +159,7 @@ def _wants(subscriber: ReputSubscriber, record: Record) -> bool:
 
         return SqlFilter.parse(sql).matches(record.properties)
     except ImportError as error:
-        raise ImportError(
-            "lark is not installed; TestReputBroker needs it for subscribers with sql="
-        ) from error
+        raise ImportError("lark is not installed; TestReputBroker needs it for subscribers with sql=") from error
 
 
 def _delivered(record: Record) -> Delivered:

@@ -95,9 +95,7 @@ class Tracing:
 
     # -- consumers -------------------------------------------------------------------------------------------------
 
-    def handler(
-        self, handler: Callable[[R], Awaitable[object]], group: str
-    ) -> Callable[[R], Awaitable[object]]:
+    def handler(self, handler: Callable[[R], Awaitable[object]], group: str) -> Callable[[R], Awaitable[object]]:
         """Return a coroutine function that calls `handler` within a span."""
 
         async def handle(message: R) -> None:
@@ -134,12 +132,7 @@ class Tracing:
                     context = propagate.extract(properties)
         started_at = perf_counter()
         with self.tracer.start_as_current_span(
-            f"process {message.topic}",
-            context,
-            SpanKind.CONSUMER,
-            attributes,
-            links,
-            set_status_on_exception=False,
+            f"process {message.topic}", context, SpanKind.CONSUMER, attributes, links, set_status_on_exception=False
         ) as span:
             try:
                 yield
@@ -270,9 +263,7 @@ class Sending:
             _fail(span, error)
         if self._count:
             tracing.sent_messages.add(self._count, common)
-        tracing.operation_seconds.record(
-            perf_counter() - self._started_at, {**common, _OPERATION_TYPE: "send"}
-        )
+        tracing.operation_seconds.record(perf_counter() - self._started_at, {**common, _OPERATION_TYPE: "send"})
         span.end()
 
 

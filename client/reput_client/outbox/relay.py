@@ -23,14 +23,7 @@ from reput_client.produce.queue_selector import AnyBroker
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.options import ClientOptions
 from reput_protocol.codes import Ack, AckLevel
-from reput_protocol.errors import (
-    BrokerError,
-    ErrorCode,
-    InvalidMessage,
-    MessageRefused,
-    ReputError,
-    TopicNotFound,
-)
+from reput_protocol.errors import BrokerError, ErrorCode, InvalidMessage, MessageRefused, ReputError, TopicNotFound
 from reput_protocol.properties import EXPIRES_AFTER, EXPIRES_AT
 from reput_protocol.record.delays import Delay
 from reput_protocol.record.message import NOT_SERIALIZED, Message
@@ -97,9 +90,7 @@ class OutboxRow:
         return message, terms
 
 
-def columns_of(
-    message: Message, *, queue_id: int | None = None, ordering_key: str | None = None
-) -> dict[str, Any]:
+def columns_of(message: Message, *, queue_id: int | None = None, ordering_key: str | None = None) -> dict[str, Any]:
     """Return the columns of a new row, by name, for a message.
 
     Args:
@@ -304,9 +295,7 @@ class Relay:
     def _step(self) -> Outcome:
         outcome = self._store.relay(_PAGE, self._send)
         for row_id, reason in outcome.refused.items():
-            log.error(
-                "row %s of the outbox is rejected, and stays there until it is retried: %s", row_id, reason
-            )
+            log.error("row %s of the outbox is rejected, and stays there until it is retried: %s", row_id, reason)
         return outcome
 
     def _send(self, rows: Sequence[OutboxRow]) -> Outcome:

@@ -9,15 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from reput_client.outbox.relay import (
-    FIND_FILE,
-    OutboxRow,
-    OutboxStore,
-    Outcome,
-    SqliteLock,
-    columns_of,
-    first_of,
-)
+from reput_client.outbox.relay import FIND_FILE, OutboxRow, OutboxStore, Outcome, SqliteLock, columns_of, first_of
 from reput_protocol.record.message import Message
 
 _ROW_LOCKS: Final = frozenset({"postgresql", "mysql", "mariadb"})
@@ -40,9 +32,7 @@ class SqlAlchemyOutbox:
         self.table = sa.Table(
             name,
             metadata,
-            sa.Column(
-                "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
-            ),
+            sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
             sa.Column("topic", sa.String(255), nullable=False),
             sa.Column("body", sa.LargeBinary(_BODY_MAX), nullable=False),
             sa.Column("options", sa.Text, nullable=False),
@@ -52,9 +42,7 @@ class SqlAlchemyOutbox:
             sqlite_autoincrement=True,
         )
 
-    def insert(
-        self, message: Message, *, queue_id: int | None = None, ordering_key: str | None = None
-    ) -> sa.Insert:
+    def insert(self, message: Message, *, queue_id: int | None = None, ordering_key: str | None = None) -> sa.Insert:
         """Return the statement that inserts a message, to be executed in the program's transaction.
 
         Connections and sessions execute it, synchronous and asynchronous ones.
@@ -124,9 +112,7 @@ class _Store(OutboxStore):
         columns, unique_ids = self._table.c, {row.id: row.unique_id for row in rows}
         if outcome.sent:
             sent = [unique_ids[row_id] for row_id in outcome.sent]
-            connection.execute(
-                sa.delete(self._table).where(columns.id.in_(outcome.sent), columns.unique_id.in_(sent))
-            )
+            connection.execute(sa.delete(self._table).where(columns.id.in_(outcome.sent), columns.unique_id.in_(sent)))
         for reason, ids in outcome.refused_by_reason().items():
             refused = [unique_ids[row_id] for row_id in ids]
             wanted = (columns.id.in_(ids), columns.unique_id.in_(refused))
@@ -135,9 +121,7 @@ class _Store(OutboxStore):
     def retry(self) -> int:
         """See `OutboxStore`."""
         with self._engine.begin() as connection:
-            cleared = connection.execute(
-                sa.update(self._table).where(self._table.c.error != "").values(error="")
-            )
+            cleared = connection.execute(sa.update(self._table).where(self._table.c.error != "").values(error=""))
             return cleared.rowcount
 
     def close(self) -> None:

@@ -47,9 +47,7 @@ class PopConsumerOptions(ClientOptions, Generic[V]):
     @cached_property
     def subscriptions(self) -> Subscriptions:
         """What is consumed; raises like `PopConsumer`."""
-        return parse_topics(
-            self.group, self.topic, self.topics, self.tags, self.sql, retries=False, version=0
-        )
+        return parse_topics(self.group, self.topic, self.topics, self.tags, self.sql, retries=False, version=0)
 
 
 class PopConsumer(Subscriber, Generic[V]):
@@ -203,9 +201,7 @@ class PopConsumer(Subscriber, Generic[V]):
         """
         return await self._receive_as(PoppedMessage, max_messages, invisible_s, wait_s)
 
-    async def _receive_as(
-        self, kind: type[M], max_messages: int, invisible_s: float, wait_s: float
-    ) -> list[M]:
+    async def _receive_as(self, kind: type[M], max_messages: int, invisible_s: float, wait_s: float) -> list[M]:
         """Like `receive`, with messages of a class of the caller."""
         check_invisible(invisible_s)
         if max_messages < 1 or wait_s < 0:
@@ -261,9 +257,7 @@ class PopConsumer(Subscriber, Generic[V]):
             finally:
                 await self._end_run(run)
 
-    def _begin_run(
-        self, kind: type[M], concurrency: int, invisible_s: float, *, ahead: bool = True
-    ) -> Run[M]:
+    def _begin_run(self, kind: type[M], concurrency: int, invisible_s: float, *, ahead: bool = True) -> Run[M]:
         """Return a new run, for code that calls handlers in its own way."""
         self._session.check_open()
         run = Run(

@@ -147,9 +147,7 @@ class Run(Chore, Generic[M]):
                 await session.pump.wait(self._wait, wake_at)
                 continue
             try:
-                found = await self._fetcher.receive(
-                    self._kind, wanted, self._invisible_s, wake_at, self._wait
-                )
+                found = await self._fetcher.receive(self._kind, wanted, self._invisible_s, wake_at, self._wait)
             except ReputError as error:
                 if session.closed:
                     break
@@ -194,9 +192,7 @@ class Run(Chore, Generic[M]):
                 self._running[lane[0]] = lane
                 return lane[0]
             log.warning(
-                "group %s: %r waited longer than its invisible time, and is redelivered",
-                self._settling.group,
-                lane[0],
+                "group %s: %r waited longer than its invisible time, and is redelivered", self._settling.group, lane[0]
             )
             self._drop(lane)
         return None
@@ -302,9 +298,7 @@ class Run(Chore, Generic[M]):
         left = await self._each(unwanted, self._return)
         self._unwanted += left
         now = self._session.runtime.now()
-        await self._each(
-            [message for message in self._in_hand() if self._extend_at(message) <= now], self._extend
-        )
+        await self._each([message for message in self._in_hand() if self._extend_at(message) <= now], self._extend)
 
     def _in_hand(self) -> Iterator[M]:
         """Yield the messages that are handled or wait for that, and are invisible."""
@@ -363,9 +357,7 @@ class Run(Chore, Generic[M]):
     def _failed_request(self, error: ReputError) -> None:
         self._session.check_open()
         self._requests_from = self._session.runtime.now() + min(_RETRY_S, self._invisible_s * _MARGIN / 4)
-        log.warning(
-            "group %s: popped messages not settled, this is tried again: %s", self._settling.group, error
-        )
+        log.warning("group %s: popped messages not settled, this is tried again: %s", self._settling.group, error)
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -78,14 +78,7 @@ class Popped(ReceivedMessage[V]):
         is_given_back: whether its invisible time was ended, or changed, by `nack`.
     """
 
-    __slots__ = (
-        "_handle",
-        "_invisible_until",
-        "_popped_before",
-        "_settling",
-        "is_acknowledged",
-        "is_given_back",
-    )
+    __slots__ = ("_handle", "_invisible_until", "_popped_before", "_settling", "is_acknowledged", "is_given_back")
 
     def __init__(
         self,
@@ -161,9 +154,7 @@ class Settling:
                 await self._ack_at(messages, indices, errors)
         return errors
 
-    async def _ack_at(
-        self, messages: Sequence[Delivered], indices: list[int], errors: dict[int, ReputError]
-    ) -> None:
+    async def _ack_at(self, messages: Sequence[Delivered], indices: list[int], errors: dict[int, ReputError]) -> None:
         """Acknowledge messages of one broker."""
         if len(indices) > 1:
             wanted = [messages[index] for index in indices]
@@ -232,10 +223,7 @@ class Settling:
                 not counts,
             )
             call = await self._ask(
-                RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-                header,
-                message,
-                f"changing the invisible time of {message!r}",
+                RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header, message, f"changing the invisible time of {message!r}"
             )
             result = ChangeInvisibleTimeResult.from_ext(call.answer.ext)
             if not result.pop_time:
@@ -258,12 +246,7 @@ class Settling:
         self._check(message)
         # First: what follows may fail, and the message would be lost.
         await send_back(
-            self.session,
-            message,
-            group=self.group,
-            queue=_asked_for(message),
-            delay_level=DEAD_LETTER,
-            reason=reason,
+            self.session, message, group=self.group, queue=_asked_for(message), delay_level=DEAD_LETTER, reason=reason
         )
         await self.ack_one(message)
 

@@ -39,13 +39,7 @@ class Accumulator:
     """
 
     def __init__(
-        self,
-        routes: RouteTable,
-        ids: UniqueIdGenerator | None,
-        *,
-        known_apart: bool,
-        block_bytes: int,
-        held_max: int,
+        self, routes: RouteTable, ids: UniqueIdGenerator | None, *, known_apart: bool, block_bytes: int, held_max: int
     ) -> None:
         self._routes = routes
         self._known_apart = known_apart
@@ -73,9 +67,7 @@ class Accumulator:
         Raises `InvalidMessage` or `NoQueue`.
         """
         block: GatheredBlock | None = None
-        if choice is None or isinstance(
-            choice, AnyBroker
-        ):  # a check against the union takes three times as long
+        if choice is None or isinstance(choice, AnyBroker):  # a check against the union takes three times as long
             block = self.current.get((message.topic, choice))
         else:
             route = self._routes.get(message.topic)

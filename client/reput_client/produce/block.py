@@ -17,12 +17,7 @@ from msgspec import Struct, field
 from typing_extensions import override
 
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
-from reput_client.produce.puts import (
-    MaybeStored,
-    Putter,
-    outcome_unknown,
-    receipts_of,
-)
+from reput_client.produce.puts import MaybeStored, Putter, outcome_unknown, receipts_of
 from reput_client.produce.queue_selector import AnyBroker, QueueChoice
 from reput_client.receipts import OnDone, Posted, SendReceipt
 from reput_client.transport.channel import RequestTemplate

@@ -101,13 +101,7 @@ class BlockSender:
     def link(self, broker_name: str) -> Link:
         """Return the link to a broker."""
         link = self._links[broker_name] = self._links.get(broker_name) or Link(
-            self._session,
-            self._putter,
-            self._faults,
-            broker_name,
-            self._news,
-            self._new_backoff(),
-            self._presence,
+            self._session, self._putter, self._faults, broker_name, self._news, self._new_backoff(), self._presence
         )
         return link
 
@@ -190,9 +184,7 @@ class BlockSender:
             if not self._news.ready:
                 break
         self._stepped_at = now
-        if (
-            had_news and self._sleeps_until > -math.inf
-        ):  # this step is not the driver's, which slept on the news
+        if had_news and self._sleeps_until > -math.inf:  # this step is not the driver's, which slept on the news
             self.wake()
         return written
 

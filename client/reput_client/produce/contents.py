@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Any, Final, NamedTuple
 
-from reput_client.errors import (
-    BrokerNotFound,
-    ClientClosed,
-    ConnectFailed,
-    PartlySent,
-    RequestTimeout,
-)
+from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed, PartlySent, RequestTimeout
 from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.puts import check_single, outcome_unknown, too_large
@@ -25,13 +19,7 @@ from reput_protocol.printable import counted
 from reput_protocol.properties import check_properties_size, encode_properties
 from reput_protocol.record.delays import Delay
 from reput_protocol.record.layout import record_bytes
-from reput_protocol.record.message import (
-    Message,
-    MessageQueue,
-    checked_body,
-    encode_keys_texts,
-    encode_properties_text,
-)
+from reput_protocol.record.message import Message, MessageQueue, checked_body, encode_keys_texts, encode_properties_text
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 
 _NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, RequestTimeout)
@@ -78,12 +66,7 @@ def block_of(contents: Contents, queue: MessageQueue, terms: Terms, *, is_free: 
     return block
 
 
-def contents_of_one(
-    message: Message,
-    id_bytes: int,
-    added: Mapping[str, str],
-    sys_flag: int,
-) -> Contents:
+def contents_of_one(message: Message, id_bytes: int, added: Mapping[str, str], sys_flag: int) -> Contents:
     """Return the contents of the block of a message with properties that the client adds, which is sent as a 310.
 
     `id_bytes` is the size of the unique id, if the message has no own one. Raises `InvalidMessage`.
@@ -236,10 +219,7 @@ def texts_of(
         whole = {own: start + ends for own, start in starts.items()}
         texts = [whole[own] for own in own_tags]
     else:
-        texts = [
-            starts[own] + key_text + ends
-            for own, key_text in zip(own_tags, encode_keys_texts(keys), strict=True)
-        ]
+        texts = [starts[own] + key_text + ends for own, key_text in zip(own_tags, encode_keys_texts(keys), strict=True)]
     check_properties_size(max(map(len, texts), default=0) + id_bytes)
     return texts
 
@@ -253,12 +233,7 @@ class SendOfMany:
     """
 
     def __init__(
-        self,
-        session: Session,
-        sender: BlockSender,
-        terms: Terms,
-        in_flight: int,
-        choice: QueueChoice,
+        self, session: Session, sender: BlockSender, terms: Terms, in_flight: int, choice: QueueChoice
     ) -> None:
         self._session = session
         self._sender = sender

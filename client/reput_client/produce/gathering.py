@@ -100,9 +100,7 @@ class Callbacks:
         Returns early when called from a callback, which would wait for itself.
         """
         await self.call()
-        while self._calling not in (None, get_ident()) and any(
-            block.serial <= last for block in self._to_call
-        ):
+        while self._calling not in (None, get_ident()) and any(block.serial <= last for block in self._to_call):
             if self._called is None:
                 self._called = self._runtime.event()
             await self._called.wait(math.inf)
@@ -133,14 +131,7 @@ class Gathering:
     cancelled. In the synchronous API the callers that post or wait send them.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        accumulator: Accumulator,
-        sender: BlockSender,
-        *,
-        linger_s: float,
-    ) -> None:
+    def __init__(self, session: Session, accumulator: Accumulator, sender: BlockSender, *, linger_s: float) -> None:
         self._session = session
         self._accumulator = accumulator
         self._sender = sender
@@ -161,9 +152,7 @@ class Gathering:
 
     # -- taking messages -----------------------------------------------------------------------------------------------
 
-    def take(
-        self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
-    ) -> PostedMessage | None:
+    def take(self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None) -> PostedMessage | None:
         """Add a message if its block is open and nothing is due; else return None, and `post` is needed."""
         if self._sender.blocking_runtime is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
@@ -174,9 +163,7 @@ class Gathering:
             posted.block.call_back(posted, on_done)
         return posted
 
-    async def post(
-        self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
-    ) -> PostedMessage:
+    async def post(self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None) -> PostedMessage:
         """Do what is due, let other tasks run, and add a message as soon as there is room."""
         self._check_open()
         await self._do_due()
@@ -299,9 +286,7 @@ class Gathering:
             sender.go_on()
         return posted
 
-    def _begin(
-        self, queue: MessageQueue, terms: Terms, choice: QueueChoice, delay: Delay | None
-    ) -> GatheredBlock:
+    def _begin(self, queue: MessageQueue, terms: Terms, choice: QueueChoice, delay: Delay | None) -> GatheredBlock:
         sender, now = self._sender, self._session.runtime.now()
         if terms.is_bulk:  # posted
             due_at, grows_until = now + (self.linger_s or POST_LINGER_S), now + terms.timeout_s

@@ -8,24 +8,10 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
-from reput_client.errors import (
-    BrokerNotFound,
-    ClientClosed,
-    ConnectionLost,
-    NotABroker,
-    RequestTimeout,
-    TlsRefused,
-)
+from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, NotABroker, RequestTimeout, TlsRefused
 from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.presence import Presence
-from reput_client.produce.puts import (
-    Putter,
-    is_away,
-    is_not_taken,
-    lacks_replica,
-    outcome_unknown,
-    unknown_after,
-)
+from reput_client.produce.puts import Putter, is_away, is_not_taken, lacks_replica, outcome_unknown, unknown_after
 from reput_client.produce.queue_selector import FaultIsolation
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
@@ -226,9 +212,7 @@ class Link:
                         self._connect_at = -math.inf
                         self._backoff.reset()
                     # As in RocketMQ, a broker that is slow with a send is left out for a while.
-                    self._faults.answered(
-                        self._broker_name, 0.0 if block.terms.is_bulk else now - block.since
-                    )
+                    self._faults.answered(self._broker_name, 0.0 if block.terms.is_bulk else now - block.since)
                     done.append(block)
             elif call.sent:
                 unknown = outcome_unknown(block.queue, block.unique_ids, str(call.error))
@@ -244,11 +228,7 @@ class Link:
         return done
 
     def _refuse_personal(
-        self,
-        error: ReputError,
-        now: float,
-        done: list[OutgoingBlock],
-        again: list[OutgoingBlock],
+        self, error: ReputError, now: float, done: list[OutgoingBlock], again: list[OutgoingBlock]
     ) -> None:
         self._not_welcome = None
         for block in [block for block in self.waiting if block.terms.is_personal]:
@@ -338,12 +318,7 @@ class Link:
                 block.connection.abandon(block.call)
 
     def _failed(
-        self,
-        block: OutgoingBlock,
-        error: ReputError,
-        now: float,
-        done: list[OutgoingBlock],
-        again: list[OutgoingBlock],
+        self, block: OutgoingBlock, error: ReputError, now: float, done: list[OutgoingBlock], again: list[OutgoingBlock]
     ) -> None:
         """Add a failed block to `again` if it may be repeated; otherwise finish it and add it to `done`."""
         terms = block.terms

@@ -142,9 +142,7 @@ class Presence(Chore):
         if not patient:
             await session.try_to_open(address, deadline, name)
         connection = await session.open(address, deadline)
-        if not (
-            connection.is_of(name) and connection.is_master
-        ):  # slaves take heartbeats, and ask for nothing
+        if not (connection.is_of(name) and connection.is_master):  # slaves take heartbeats, and ask for nothing
             raise BrokerNotFound(name, "")
         client_id = self.identify()
         self._known_by.setdefault(name, None)

@@ -99,9 +99,7 @@ class ProducerOptions(ClientOptions):
         if not 1 <= self.batch_bytes <= BLOCK_BYTES_MAX:
             raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {self.batch_bytes}")
         if self.buffer_bytes < self.batch_bytes:
-            raise ValueError(
-                f"buffer_bytes must be at least batch_bytes ({self.batch_bytes}), not {self.buffer_bytes}"
-            )
+            raise ValueError(f"buffer_bytes must be at least batch_bytes ({self.batch_bytes}), not {self.buffer_bytes}")
 
 
 class Producer(Client):
@@ -166,9 +164,7 @@ class Producer(Client):
         self._ids = new_generator() if options.unique_ids else None
         self._send_terms: dict[tuple[Ack | None, float | None], Terms] = {}
         self._post_terms = {
-            level: self._terms(
-                level, None, retries=options.retries, is_bulk=True, is_divisible=self._putter.knows_ids
-            )
+            level: self._terms(level, None, retries=options.retries, is_bulk=True, is_divisible=self._putter.knows_ids)
             for level in AckLevel
         }
         accumulator = Accumulator(
@@ -458,8 +454,7 @@ class Producer(Client):
                 )
         each_contents = list(
             contents_of(
-                (ordered(self._serialized(message), ordering_key) for message in messages),
-                self._limits(len(messages)),
+                (ordered(self._serialized(message), ordering_key) for message in messages), self._limits(len(messages))
             )
         )
         terms = self._terms(ack, timeout_s, retries=self._options.retries)
@@ -586,9 +581,7 @@ class Producer(Client):
                 )
                 sending.of_posted(posted)
                 return posted
-        return gathering.take(message, terms, choice, on_done) or await gathering.post(
-            message, terms, choice, on_done
-        )
+        return gathering.take(message, terms, choice, on_done) or await gathering.post(message, terms, choice, on_done)
 
     async def flush(self) -> None:
         """Send at once what was posted; return when all of it is done and its callbacks were called.
@@ -686,9 +679,7 @@ class Producer(Client):
         """Return the body for a value; raises as `_serialized`, and what a schema registry raised."""
         serializer = self._options.serializer
         if serializer is None:
-            raise InvalidMessage(
-                "the message has a value, and the producer no serializer=; give it one, or body="
-            )
+            raise InvalidMessage("the message has a value, and the producer no serializer=; give it one, or body=")
         try:
             body = serializer(value)
         except (RegistryRefused, RegistryUnavailable, SchemaNotFound):

@@ -10,23 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
-from reput_client.errors import (
-    AckNotReached,
-    BrokerNotFound,
-    ConnectFailed,
-    NotABroker,
-    SendOutcomeUnknown,
-)
+from reput_client.errors import AckNotReached, BrokerNotFound, ConnectFailed, NotABroker, SendOutcomeUnknown
 from reput_client.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
-from reput_protocol.commands.send import (
-    PutMessageHeader,
-    PutMessageResult,
-    SendMessageHeader,
-    SendMessageResult,
-)
+from reput_protocol.commands.send import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
 from reput_protocol.errors import (
     BrokerError,
     ErrorCode,
@@ -87,13 +76,7 @@ class Putter:
         self._templates: dict[tuple[MessageQueue, int, AckLevel, Dedup | None, int], RequestTemplate] = {}
 
     def template(
-        self,
-        queue: MessageQueue,
-        count: int,
-        ack: AckLevel,
-        dedup: Dedup | None,
-        *,
-        oneway: bool = False,
+        self, queue: MessageQueue, count: int, ack: AckLevel, dedup: Dedup | None, *, oneway: bool = False
     ) -> RequestTemplate:
         """Return the encoded header of a PutMessage; there are few different ones, so they are cached.
 
@@ -106,13 +89,7 @@ class Putter:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
             header = PutMessageHeader(
-                queue.topic,
-                queue.queue_id,
-                count,
-                ack,
-                dedup,
-                self._within_ms if dedup else None,
-                self._creates,
+                queue.topic, queue.queue_id, count, ack, dedup, self._within_ms if dedup else None, self._creates
             )
             ext = header.to_ext(HeaderType.MSGPACK)
             template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag)
@@ -221,11 +198,7 @@ def unknown_after(
 
 
 def receipts_of(
-    answer: Header,
-    topic: str,
-    positions: Sequence[int],
-    unique_ids: Sequence[str | None],
-    asked: AckLevel,
+    answer: Header, topic: str, positions: Sequence[int], unique_ids: Sequence[str | None], asked: AckLevel
 ) -> Sequence[SendReceipt]:
     """Return the receipts of an answered put, 310 or, from RocketMQ's brokers, 320.
 

@@ -186,12 +186,7 @@ def reply_to(
 
 
 async def send_reply(
-    session: Session,
-    group: str,
-    reply: Message,
-    unique_id: str | None,
-    broker_name: str,
-    deadline: float,
+    session: Session, group: str, reply: Message, unique_id: str | None, broker_name: str, deadline: float
 ) -> None:
     """Send a reply to its requester through the broker that has the request.
 

@@ -381,9 +381,7 @@ class StagingProducer(Producer):
         header = EndStagingHeader(
             scope.query_id, scope.batch_id, scope.staging_id, self._position, self._messages, self._checksum
         )
-        await self._ask(
-            RequestCode.END_STAGING, header.to_ext(_MSGPACK), f"end of staging {scope.staging_id}"
-        )
+        await self._ask(RequestCode.END_STAGING, header.to_ext(_MSGPACK), f"end of staging {scope.staging_id}")
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -427,12 +425,7 @@ class StagingProducer(Producer):
         return BrokerLimits(answer.new_topic_queues, answer.body_bytes_max or MESSAGE_BYTES_MAX)
 
     async def _ask(
-        self,
-        code: RequestCode,
-        ext: dict[str, Value],
-        what: str,
-        body: Buffer = b"",
-        timeout_s: float | None = None,
+        self, code: RequestCode, ext: dict[str, Value], what: str, body: Buffer = b"", timeout_s: float | None = None
     ) -> Call:
         deadline = self._session.deadline(timeout_s)
         while True:

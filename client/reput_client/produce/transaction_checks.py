@@ -120,9 +120,7 @@ class TransactionChecks:
         if self._stopping or message.get_property(PRODUCER_GROUP) != self._group or unique_id in self._known:
             return
         if len(self._waiting) >= _WAITING_MAX:
-            log.warning(
-                "%d transaction checks wait already; the one of %s is dropped", _WAITING_MAX, unique_id
-            )
+            log.warning("%d transaction checks wait already; the one of %s is dropped", _WAITING_MAX, unique_id)
             return
         half = HalfPlace(message.queue, header.tran_state_table_offset, header.commit_log_offset, unique_id)
         self._known.add(unique_id)
@@ -162,9 +160,7 @@ class TransactionChecks:
             log.exception("check of transaction %s failed; the broker will ask again", message.message_id)
             return TransactionState.UNKNOWN
         if not isinstance(state, TransactionState):
-            log.error(
-                "check of transaction %s returned %r, not a TransactionState", message.message_id, state
-            )
+            log.error("check of transaction %s returned %r, not a TransactionState", message.message_id, state)
             return TransactionState.UNKNOWN
         return state
 

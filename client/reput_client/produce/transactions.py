@@ -14,12 +14,7 @@ from reput_client.produce.contents import contents_of_one
 from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.queue_selector import choice_of, ordered
 from reput_client.produce.traced import of_transaction, traced
-from reput_client.produce.transaction_checks import (
-    HalfPlace,
-    TransactionCheck,
-    TransactionChecks,
-    TransactionEnds,
-)
+from reput_client.produce.transaction_checks import HalfPlace, TransactionCheck, TransactionChecks, TransactionEnds
 from reput_client.receipts import SendReceipt, TransactionReceipt
 from reput_client.transport.options import takes
 from reput_protocol import properties as names
@@ -47,9 +42,7 @@ class TransactionProducerOptions(ProducerOptions):
         if self.checks_at_once < 1:
             raise ValueError("checks_at_once must be 1 or more")
         if not self.unique_ids:
-            raise ValueError(
-                "a transaction is identified by the unique id of its message; leave unique_ids on"
-            )
+            raise ValueError("a transaction is identified by the unique id of its message; leave unique_ids on")
 
 
 class TransactionProducer(Producer):
@@ -83,9 +76,7 @@ class TransactionProducer(Producer):
         check_client_group(options.group)
         self._begin(options)
         self._ends = TransactionEnds(self._session, self.group)
-        self._checks = TransactionChecks(
-            self._session, self.group, options.check, self._ends, options.checks_at_once
-        )
+        self._checks = TransactionChecks(self._session, self.group, options.check, self._ends, options.checks_at_once)
 
     async def __aenter__(self) -> Self:
         """Connect and register with the broker.

@@ -13,12 +13,7 @@ from reput_protocol.record.message_id import UniqueIdGenerator
 
 def new_generator() -> UniqueIdGenerator:
     """Return a generator for this process; a random part separates processes of equal containers."""
-    return UniqueIdGenerator(
-        own_address(),
-        os.getpid(),
-        random.SystemRandom().getrandbits(32),
-        wall_clock_ms,
-    )
+    return UniqueIdGenerator(own_address(), os.getpid(), random.SystemRandom().getrandbits(32), wall_clock_ms)
 
 
 def id_text_bytes(generator: UniqueIdGenerator | None) -> int:

@@ -73,13 +73,7 @@ def guessed_value(body: bytes) -> tuple[str, Any] | None:
     Objects, arrays and texts of JSON, and maps and arrays of MessagePack are recognised, if all of the body is one.
     """
     start = body.lstrip()[:1]
-    form = (
-        "json"
-        if start and start in _JSON_BEGINS
-        else "msgpack"
-        if body[:1] and body[0] in _MSGPACK_BEGINS
-        else None
-    )
+    form = "json" if start and start in _JSON_BEGINS else "msgpack" if body[:1] and body[0] in _MSGPACK_BEGINS else None
     if form is None:
         return None
     try:
@@ -117,9 +111,7 @@ def _extension(code: int, data: memoryview) -> Any:
 def _json_names(value: Any) -> Any:
     """Return a value whose maps have only names that JSON has: others become text."""
     if isinstance(value, dict):
-        return {
-            name if isinstance(name, str) else _name(name): _json_names(part) for name, part in value.items()
-        }
+        return {name if isinstance(name, str) else _name(name): _json_names(part) for name, part in value.items()}
     return [_json_names(part) for part in value] if isinstance(value, list | tuple) else value
 
 

@@ -57,8 +57,7 @@ class Schema:
             body["schemaType"] = self.kind
         if self.references:
             body["references"] = [
-                {"name": each.name, "subject": each.subject, "version": each.version}
-                for each in self.references
+                {"name": each.name, "subject": each.subject, "version": each.version} for each in self.references
             ]
         return body
 
@@ -92,12 +91,7 @@ class SchemaRegistry:
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        credentials: Credentials | None = None,
-        tls: TLS | None = None,
-        timeout_s: float = 10.0,
+        self, url: str, *, credentials: Credentials | None = None, tls: TLS | None = None, timeout_s: float = 10.0
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -135,15 +129,11 @@ class SchemaRegistry:
         """
         return self._cached(schema_id, serialized)
 
-    def version(
-        self, subject: str, version: int | str = "latest", *, serialized: bool = False
-    ) -> RegisteredSchema:
+    def version(self, subject: str, version: int | str = "latest", *, serialized: bool = False) -> RegisteredSchema:
         """Return a version of a subject, by default its latest one; not cached. Raises as `schema`."""
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}{_format(serialized)}"
         found = self._call("GET", path, f"version {version} of subject {subject!r}")
-        return RegisteredSchema(
-            self._number(found, "id"), self._parsed(found), self._number(found, "version")
-        )
+        return RegisteredSchema(self._number(found, "id"), self._parsed(found), self._number(found, "version"))
 
     def look_up(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Return id and version of a subject's schema. Raises as `schema`: `SchemaNotFound` if it has not this one."""
@@ -217,9 +207,7 @@ class SchemaRegistry:
                 context = self._tls.context()
                 plain = socket.create_connection((self._host, self._port), self._timeout_s)
                 connection.sock = plain
-                connection.sock = context.wrap_socket(
-                    plain, server_hostname=self._tls.server_name or self._host
-                )
+                connection.sock = context.wrap_socket(plain, server_hostname=self._tls.server_name or self._host)
             connection.request(method, path, body, self._headers)
             response = connection.getresponse()
             data = response.read(_RESPONSE_BYTES_MAX + 1)
@@ -353,9 +341,7 @@ def schema_id_of(body: bytes) -> int:
         ValueError: it has no frame.
     """
     if len(body) < FRAME_BYTES or body[0] != 0:
-        raise ValueError(
-            f"the body has no schema id: it starts with {body[:FRAME_BYTES].hex(' ') or 'nothing'}"
-        )
+        raise ValueError(f"the body has no schema id: it starts with {body[:FRAME_BYTES].hex(' ') or 'nothing'}")
     schema_id: int = _HEAD.unpack_from(body)[1]
     return schema_id
 
@@ -408,9 +394,7 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 
 def needs(library: str, extra: str, missing: ModuleNotFoundError) -> ModuleNotFoundError:
     """Return the error for a library that is not installed, with the extra that installs it."""
-    return ModuleNotFoundError(
-        f"{library} is not installed: pip install 'reput-client[{extra}]'", name=missing.name
-    )
+    return ModuleNotFoundError(f"{library} is not installed: pip install 'reput-client[{extra}]'", name=missing.name)
 
 
 def json_text(schema: Any) -> str:

@@ -34,9 +34,7 @@ class ProcessClients:
         deduplicate: as of `Producer`.
     """
 
-    def __init__(
-        self, options: Mapping[str, Any], *, group: str, ack: Ack, deduplicate: bool | None = None
-    ) -> None:
+    def __init__(self, options: Mapping[str, Any], *, group: str, ack: Ack, deduplicate: bool | None = None) -> None:
         self._options = options
         self._group = group
         self._ack = ack
@@ -83,9 +81,7 @@ class ProcessClients:
         """Ask for a topic again, because it was deleted."""
         self._topics.discard(topic)
 
-    def send(
-        self, message: Message, *, queues: int = 1, message_type: str | None = None, **terms: Any
-    ) -> None:
+    def send(self, message: Message, *, queues: int = 1, message_type: str | None = None, **terms: Any) -> None:
         """Send a message to a topic that is created if it does not exist, also if it was deleted meanwhile.
 
         Args:

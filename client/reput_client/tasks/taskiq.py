@@ -168,9 +168,7 @@ def _started(client: C | None) -> C:
     return client
 
 
-def _acknowledging(
-    handled: Callable[[Any], None], message: PoppedMessage[Any]
-) -> Callable[[], Awaitable[None]]:
+def _acknowledging(handled: Callable[[Any], None], message: PoppedMessage[Any]) -> Callable[[], Awaitable[None]]:
     async def ack() -> None:
         handled(message)
 
@@ -205,9 +203,7 @@ class ReputResultBackend(AsyncResultBackend[T]):
     async def startup(self) -> None:
         """Connect, and create the topic if it does not exist."""
         self._admin = await self._open.enter_async_context(Admin(**self._client_options))
-        self._producer = await self._open.enter_async_context(
-            Producer(create_topics=False, **self._client_options)
-        )
+        self._producer = await self._open.enter_async_context(Producer(create_topics=False, **self._client_options))
         await self._admin.ensure_topic(self._topic, queues=1)
 
     async def shutdown(self) -> None:
@@ -245,9 +241,7 @@ class ReputResultBackend(AsyncResultBackend[T]):
     async def _find(self, task_id: str) -> bytes | None:
         begin = datetime.now(UTC) - self._keep
         try:
-            found = await _started(self._admin).find_messages(
-                self._topic, quoted(task_id), max_messages=1, begin=begin
-            )
+            found = await _started(self._admin).find_messages(self._topic, quoted(task_id), max_messages=1, begin=begin)
         except TopicNotFound:  # it was deleted, with its results
             return None
         return found.messages[0].body if found.messages else None

@@ -86,9 +86,7 @@ class SocketWatch:
         """Whether it was made in the running loop; a client may be used in several, one after the other."""
         return self._loop is asyncio.get_running_loop()
 
-    async def wait(
-        self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
-    ) -> None:
+    async def wait(self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]) -> None:
         """See `Runtime.wait_readable`. Raises what `read` raises."""
         loop = self._loop
         self._read = read
@@ -306,9 +304,7 @@ class AnyioRuntime(Runtime):
         return await anyio.to_thread.run_sync(function)
 
     @override
-    def spawn(
-        self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
-    ) -> None:
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None) -> None:
         """Run `work` as a task of the loop, in no task group."""
         if _running_in_trio():
             sys.modules["trio"].lowlevel.spawn_system_task(_finish, work, on_end)

@@ -41,12 +41,7 @@ class BrokerRequest:
     __slots__ = ("_channel", "_header", "_header_type", "_open", "body", "connection")
 
     def __init__(
-        self,
-        connection: Answering,
-        channel: ClientChannel,
-        header: Header,
-        header_type: int,
-        body: memoryview,
+        self, connection: Answering, channel: ClientChannel, header: Header, header_type: int, body: memoryview
     ) -> None:
         self.connection = connection
         self.body = body
@@ -130,9 +125,7 @@ class RequestHandlers:
         """
         handler = self._handlers.get(request.code)
         if handler is None:
-            request.refuse(
-                ErrorCode.UNSUPPORTED_REQUEST, f"this client takes no requests of code {request.code}"
-            )
+            request.refuse(ErrorCode.UNSUPPORTED_REQUEST, f"this client takes no requests of code {request.code}")
             return
         try:
             handler(request)

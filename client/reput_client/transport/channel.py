@@ -133,9 +133,7 @@ class RequestTemplate(Struct, eq=False):
             signature,
         )
 
-    def encode_for_rocketmq(
-        self, credentials: Credentials, opaque: int, body: tuple[Buffer, ...], peer: Peer
-    ) -> bytes:
+    def encode_for_rocketmq(self, credentials: Credentials, opaque: int, body: tuple[Buffer, ...], peer: Peer) -> bytes:
         """Like `encode_signed`, with a signature in RocketMQ's form and a JSON header, which every server reads."""
         header = self._header(opaque, PROTOCOL_VERSION if peer is not Peer.ROCKETMQ else ROCKETMQ_VERSION)
         header.ext = signed_by(credentials, text_ext(header.ext), *body, version=header.version)
@@ -152,9 +150,7 @@ class RequestTemplate(Struct, eq=False):
         header = self._header(_OPAQUE_MARK, PROTOCOL_VERSION)
         header.ext = {**header.ext, **user_fields(credentials)}
         content = request_content(header.code, header.flag, header.version, header.ext)
-        header.ext[REPUT_SIGNATURE] = (
-            "?" * REPUT_SIGNATURE_LENGTH
-        )  # the last field, and so the end of the header
+        header.ext[REPUT_SIGNATURE] = "?" * REPUT_SIGNATURE_LENGTH  # the last field, and so the end of the header
         encoded = _checked(encode_msgpack_header(header))
         before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
         return _SignedForm(credentials, before, after[:-REPUT_SIGNATURE_LENGTH], content, len(encoded))
@@ -308,9 +304,7 @@ def _refusal(broker: RocketBroker, reason: str) -> RequestNotSupported:
     )
 
 
-def _send_of_block(
-    header: PutMessageHeader, block: Buffer, waits: str
-) -> tuple[int, Mapping[str, Value], Buffer]:
+def _send_of_block(header: PutMessageHeader, block: Buffer, waits: str) -> tuple[int, Mapping[str, Value], Buffer]:
     # Of all commands and clients, few send to RocketMQ's brokers.
     from reput_protocol.record.put_block import BatchItem, encode_batch
     from reput_protocol.record.record import decode_record
@@ -321,8 +315,7 @@ def _send_of_block(
     if any(record.sys_flag != first.sys_flag for record in records):
         # The client then sends its messages one by one.
         raise MessageRefused(
-            ErrorCode.MALFORMED,
-            "RocketMQ's batches hold no messages of different compression; send them alone",
+            ErrorCode.MALFORMED, "RocketMQ's batches hold no messages of different compression; send them alone"
         )
     if is_batch:
         body: Buffer = encode_batch(

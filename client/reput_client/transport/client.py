@@ -24,9 +24,7 @@ class Client:
     @staticmethod
     def _new_runtime() -> Runtime:
         """Return a new client's runtime: the running event loop, unless a subclass overrides this."""
-        from reput_client.transport.aio import (
-            AnyioRuntime,  # not at the top: the synchronous API imports no event loop
-        )
+        from reput_client.transport.aio import AnyioRuntime  # not at the top: the synchronous API imports no event loop
 
         return AnyioRuntime()
 

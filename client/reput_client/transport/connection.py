@@ -258,9 +258,7 @@ class BrokerConnection:
     def failure(self) -> ConnectFailed:
         """Return the error of the last attempt."""
         expected = self._expected
-        return ConnectFailed(
-            str(self.address), self._last_failure, None if expected is None else expected.name
-        )
+        return ConnectFailed(str(self.address), self._last_failure, None if expected is None else expected.name)
 
     async def _connect_to(self, place: Address, until: float, deadline: float) -> None:
         """Connect to one address by `until` and, if the broker is in doubt, make it identify itself."""
@@ -300,9 +298,7 @@ class BrokerConnection:
         """Accept only `broker` here: another broker has announced this address for it."""
         if broker != self._expected:
             self._expected = broker
-            self._in_doubt = (
-                self._in_doubt or self.broker is None or bool(self.broker.difference_from(broker))
-            )
+            self._in_doubt = self._in_doubt or self.broker is None or bool(self.broker.difference_from(broker))
 
     def expect_master(self) -> None:
         """Make the broker identify itself before the next use if it was a slave, because it is announced as the master.
@@ -470,11 +466,7 @@ class BrokerConnection:
         """
         if self._socket is None or self._in_doubt:
             return False
-        if (
-            self._runtime.now() - self._read_at > _IDLE_S
-            and self._channel.pending == 0
-            and not self._pump.reading
-        ):
+        if self._runtime.now() - self._read_at > _IDLE_S and self._channel.pending == 0 and not self._pump.reading:
             self.read_ready()
         return self._socket is not None
 
@@ -490,11 +482,7 @@ class BrokerConnection:
         try:
             if polite:
                 await self._runtime.pause()
-            while (
-                (self._out or not self._flush_secured())
-                and self._socket is not None
-                and self._wire is not None
-            ):
+            while (self._out or not self._flush_secured()) and self._socket is not None and self._wire is not None:
                 if not self._write_some(self._wire):
                     now = self._runtime.now()
                     if now >= min(deadline, stuck_at):

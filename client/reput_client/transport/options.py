@@ -41,16 +41,12 @@ class ClientOptions:
         if self.credentials is None:
             object.__setattr__(self, "credentials", from_environment())
         elif not isinstance(self.credentials, Credentials):
-            raise TypeError(
-                f"credentials must be Credentials(user, secret), not a {type(self.credentials).__name__}"
-            )
+            raise TypeError(f"credentials must be Credentials(user, secret), not a {type(self.credentials).__name__}")
         if self.tls is not None:
             from reput_client.security import TLS
 
             if not isinstance(self.tls, TLS):
-                raise TypeError(
-                    f'tls must be TLS(ca="ca.pem") or another TLS, not a {type(self.tls).__name__}'
-                )
+                raise TypeError(f'tls must be TLS(ca="ca.pem") or another TLS, not a {type(self.tls).__name__}')
 
 
 def takes(
@@ -70,9 +66,7 @@ def takes(
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         described: Any = __init__
-        described.__signature__ = inspect.Signature(
-            [own, *fields.parameters.values()], return_annotation="None"
-        )
+        described.__signature__ = inspect.Signature([own, *fields.parameters.values()], return_annotation="None")
         return __init__
 
     return decorate

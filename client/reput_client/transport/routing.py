@@ -248,9 +248,7 @@ class RouteSearch:
 
     def learn_members(self, call: Call) -> None:
         """Take what a broker that is not the master says of those that may be."""
-        said = ",".join(
-            str(call.answer.ext[name]) for name in ("master", "members") if name in call.answer.ext
-        )
+        said = ",".join(str(call.answer.ext[name]) for name in ("master", "members") if name in call.answer.ext)
         if said:
             with suppress(ValueError):
                 members = dict.fromkeys((*parse_addresses(said), *self._members))

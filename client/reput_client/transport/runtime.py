@@ -90,9 +90,7 @@ class Runtime(Protocol):
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Return the result of the blocking `function` without blocking others."""
 
-    def spawn(
-        self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
-    ) -> None:
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None) -> None:
         """Run `work`, which must not raise, concurrently with the caller.
 
         Cancelling the caller does not cancel it; it ends with the event loop or process at the latest. `on_end`, which

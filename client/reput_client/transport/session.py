@@ -27,15 +27,7 @@ from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
-from reput_client.transport.routing import (
-    RETRY_S,
-    TRY_S,
-    BrokerTable,
-    Route,
-    RouteSearch,
-    RouteTable,
-    have_masters,
-)
+from reput_client.transport.routing import RETRY_S, TRY_S, BrokerTable, Route, RouteSearch, RouteTable, have_masters
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -197,9 +189,7 @@ class Session:
             self.routes.refresh_at(topic, -math.inf)
         self.on_stale_routes()
 
-    async def open_for(
-        self, queue: MessageQueue, deadline: float, *, patient: bool = True
-    ) -> BrokerConnection:
+    async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> BrokerConnection:
         """Return an open connection to the master of the queue's broker.
 
         If it cannot be reached, its address is looked up again until the deadline: another broker of the same name may
@@ -409,14 +399,7 @@ class Session:
     ) -> Call:
         """Like `ask`, but every answer except SUCCESS raises `BrokerError`."""
         call = await self.ask(
-            code,
-            ext,
-            what=what,
-            address=address,
-            queue=queue,
-            deadline=deadline,
-            body=body,
-            ext_repeated=ext_repeated,
+            code, ext, what=what, address=address, queue=queue, deadline=deadline, body=body, ext_repeated=ext_repeated
         )
         if address is None and queue is None:
             self._check_home(call)
@@ -425,10 +408,7 @@ class Session:
 
     def _check_home(self, call: Call) -> None:
         """Raise `RequestNotSupported` if the client's own address is not where requests for routes are answered."""
-        if (
-            call.answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            and self.connection_to(self.home).is_rocketmq
-        ):
+        if call.answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self.connection_to(self.home).is_rocketmq:
             raise RequestNotSupported(
                 ErrorCode.UNSUPPORTED_REQUEST,
                 f"{self.home} is one of RocketMQ's brokers, which do not serve routes: give the client the "
@@ -612,9 +592,7 @@ class Session:
         Raises `BrokerNotFound` if that has no address for it.
         """
         address = self.brokers.masters.get(queue.broker_name)
-        has_looked = (
-            address is None and not patient and self._looks_of(queue.topic).due_at > self.runtime.now()
-        )
+        has_looked = address is None and not patient and self._looks_of(queue.topic).due_at > self.runtime.now()
         while address is None and not has_looked:
             has_looked = await self._look(queue.topic, deadline)
             address = self.brokers.masters.get(queue.broker_name)

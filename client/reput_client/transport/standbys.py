@@ -109,13 +109,7 @@ async def ask_slave(
 
 
 async def read(
-    session: Session,
-    code: RequestCode,
-    ext: Mapping[str, Value],
-    *,
-    what: str,
-    queue: MessageQueue,
-    deadline: float,
+    session: Session, code: RequestCode, ext: Mapping[str, Value], *, what: str, queue: MessageQueue, deadline: float
 ) -> Call:
     """Ask the master of the queue's broker, or a slave if it cannot be reached; raises like `Session.ask`.
 

@@ -16,10 +16,7 @@ log = logging.getLogger("reput_client")
 
 
 async def unregister(
-    session: Session,
-    header: UnregisterClientHeader,
-    brokers: Iterable[tuple[object, Address]],
-    timeout_s: float,
+    session: Session, header: UnregisterClientHeader, brokers: Iterable[tuple[object, Address]], timeout_s: float
 ) -> None:
     """Unregister from brokers, one after the other; never raises.
 

@@ -23,15 +23,7 @@ from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveFile
 from reput_pipeline.source.live import LiveCluster
 from reput_pipeline.source.offline import OfflineStore
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.ranges import (
-    Catalog,
-    check_named,
-    first_offsets,
-    limited,
-    pack,
-    resolve,
-    wanted_queues,
-)
+from reput_pipeline.source.ranges import Catalog, check_named, first_offsets, limited, pack, resolve, wanted_queues
 from reput_pipeline.source.tasks import read_ranges
 from reput_pipeline.spark.errors import BrokerGone, DataLost, NotArchived, RemadeTopic
 from reput_protocol.errors import ReputError
@@ -116,8 +108,7 @@ def open_ranges(
             raise RemadeTopic(queue, at)
         elif at > high:
             raise DataLost(
-                queue,
-                f"{counted(at, 'message')} of it archived, but it ends at {high}: its topic was created again",
+                queue, f"{counted(at, 'message')} of it archived, but it ends at {high}: its topic was created again"
             )
         elif at < low and options.fail_on_data_loss:
             raise DataLost(queue, f"messages {at} to {low - 1} are gone and not in the archive")
@@ -147,9 +138,7 @@ def next_tasks(
 
 def gone(done: Mapping[QueueKey, int], start: Mapping[QueueKey, int]) -> list[QueueRange]:
     """Return the messages that were deleted before they were archived: those between archived ends and new starts."""
-    return [
-        QueueRange(queue, done[queue], at) for queue, at in sorted(start.items()) if done.get(queue, at) < at
-    ]
+    return [QueueRange(queue, done[queue], at) for queue, at in sorted(start.items()) if done.get(queue, at) < at]
 
 
 def gone_lines(lost: Sequence[QueueRange]) -> list[str]:
@@ -166,10 +155,7 @@ def gone_lines(lost: Sequence[QueueRange]) -> list[str]:
 
 
 def _pieces(part: QueueRange, size: int) -> Sequence[QueueRange]:
-    return [
-        QueueRange(part.queue, start, min(start + size, part.end))
-        for start in range(part.start, part.end, size)
-    ]
+    return [QueueRange(part.queue, start, min(start + size, part.end)) for start in range(part.start, part.end, size)]
 
 
 @dataclass(frozen=True)
@@ -301,9 +287,7 @@ class _OneFile:
             compression=compression,
             # A dictionary pays only for repeated texts.
             use_dictionary=[name for name in ("brokerName", "tags") if name in schema.names],
-            write_statistics=[
-                name for name in ("queueOffset", "storeTimestamp", "keys") if name in schema.names
-            ],
+            write_statistics=[name for name in ("queueOffset", "storeTimestamp", "keys") if name in schema.names],
             store_schema=False,
         )
         self._waiting: list[pa.RecordBatch] = []
@@ -344,8 +328,4 @@ class _OneFile:
 
 def summed(files: list[ArchiveFile]) -> dict[str, Any]:
     """Return the totals of rows and bytes of files."""
-    return {
-        "rows": sum(file.rows for file in files),
-        "files": len(files),
-        "bytes": sum(file.bytes for file in files),
-    }
+    return {"rows": sum(file.rows for file in files), "files": len(files), "bytes": sum(file.bytes for file in files)}

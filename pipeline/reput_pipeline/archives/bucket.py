@@ -148,10 +148,7 @@ class BucketArchive(Archive):
         """
         for name in self.old_plans():
             self.remove(name)
-        ends = {
-            (partition_name("topic", queue.topic), file_prefix(queue)): end
-            for queue, end in self.ends().items()
-        }
+        ends = {(partition_name("topic", queue.topic), file_prefix(queue)): end for queue, end in self.ends().items()}
         known = {file.path for file in self.files()}
         strays = []
         for path in self._paths(None):
@@ -169,9 +166,7 @@ class BucketArchive(Archive):
         try:
             pages = self._asked(lambda: list(self._store.list(below)))
         except FileNotFoundError as error:
-            raise BucketRefused(
-                self.where, _first_line(error), "create the bucket, or name another"
-            ) from None
+            raise BucketRefused(self.where, _first_line(error), "create the bucket, or name another") from None
         return sorted(str(found["path"]) for page in pages for found in page)
 
     def _asked(self, ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

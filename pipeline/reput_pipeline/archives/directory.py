@@ -57,9 +57,7 @@ class ArchiveDirectory(Archive):
             if not os.access(above, os.W_OK | os.X_OK):
                 raise NotAnArchive(f"no directory can be created in {above}: it is not writable")
         elif any(path.name != METADATA for path in self.root.iterdir()):
-            raise NotAnArchive(
-                f"{self.root} is neither empty nor an archive; name an empty or a new directory"
-            )
+            raise NotAnArchive(f"{self.root} is neither empty nor an archive; name an empty or a new directory")
 
     def begin(self, kind: ArchiveKind) -> None:
         """Create the directory and write the description."""

@@ -31,9 +31,7 @@ _NAME_BYTES_MAX: Final = 255
 _CUT: Final = "%~"
 """Before the hash of a value that is cut; in other values % is escaped."""
 _HASH_DIGITS: Final = 32
-_NAME = re.compile(
-    rf"(?:(?P<broker>.+)-)?(?P<queue>\d+)-(?P<start>\d{{{_DIGITS}}})-(?P<end>\d{{{_DIGITS}}})\.parquet"
-)
+_NAME = re.compile(rf"(?:(?P<broker>.+)-)?(?P<queue>\d+)-(?P<start>\d{{{_DIGITS}}})-(?P<end>\d{{{_DIGITS}}})\.parquet")
 PARTITION_COLUMNS: Final = {"queueId": "int", "tags": "string", "date": "string", "hour": "string"}
 """Columns that can partition an archive besides the topic; `date` and `hour` are UTC."""
 _FORMATS: Final = {"date": "%Y-%m-%d", "hour": "%H"}

@@ -175,9 +175,7 @@ class Archive(ABC):
                     f"{self.where}/{METADATA}/{DESCRIPTION} has version {found['version']}; this program supports "
                     f"{VERSION}"
                 )
-            return ArchiveKind(
-                found["kind"], found["source"], tuple(found["partition_by"]), found.get("tags")
-            )
+            return ArchiveKind(found["kind"], found["source"], tuple(found["partition_by"]), found.get("tags"))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -232,8 +230,7 @@ class Archive(ABC):
         except FileNotFoundError:
             return None
         tasks = tuple(
-            tuple(QueueRange(_queue(part), int(part[3]), int(part[4])) for part in task)
-            for task in plan["tasks"]
+            tuple(QueueRange(_queue(part), int(part[3]), int(part[4])) for part in task) for task in plan["tasks"]
         )
         return ArchiveBatch(number, tasks, _generations(plan))
 
@@ -257,12 +254,7 @@ class Archive(ABC):
         known = {topic: generations[topic] for topic in topics if topic in generations}
         batch = ArchiveBatch(self.next_number(), tuple(tuple(task) for task in tasks), known)
         rows = [[[*part.queue, part.start, part.end] for part in task] for task in batch.tasks]
-        plan = {
-            "version": VERSION,
-            "batch": batch.number,
-            "tasks": rows,
-            "generations": _rows(known),
-        }
+        plan = {"version": VERSION, "batch": batch.number, "tasks": rows, "generations": _rows(known)}
         self._write_new(_plan_name(batch.number), plan)
         return batch
 

@@ -126,9 +126,7 @@ _TIDY_EVERY_S: Final = 3600.0
 @click.option(
     "--follow", is_flag=True, help="Continue with new messages until interrupted.  [default: stop at the end]"
 )
-@click.option(
-    "--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between batches."
-)
+@click.option("--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between batches.")
 @click.option(
     "--same-source",
     is_flag=True,
@@ -136,18 +134,10 @@ _TIDY_EVERY_S: Final = 3600.0
 )
 @click.option("--batches", type=click.IntRange(1), help="Stop after this many batches.")
 @click.option(
-    "--batch-messages",
-    type=click.IntRange(1),
-    default=2_000_000,
-    show_default=True,
-    help="Messages in a batch.",
+    "--batch-messages", type=click.IntRange(1), default=2_000_000, show_default=True, help="Messages in a batch."
 )
 @click.option(
-    "--file-messages",
-    type=click.IntRange(1),
-    default=1_000_000,
-    show_default=True,
-    help="Most messages in a file.",
+    "--file-messages", type=click.IntRange(1), default=1_000_000, show_default=True, help="Most messages in a file."
 )
 def command(
     run: JobRun,
@@ -177,9 +167,7 @@ def command(
     """
     options = checked_source(source)
     if follow and options.path is not None:
-        raise ArgumentError(
-            "--follow", "a store directory does not grow; leave it out, or read from --server"
-        )
+        raise ArgumentError("--follow", "a store directory does not grow; leave it out, or read from --server")
     if table_format != "parquet":
         _refuse("parquet", ("file_messages",))
         if run.master not in (None, IN_PROCESS):
@@ -223,8 +211,7 @@ def command(
     for option, is_given in (("select", bool(options.select)), ("columns", options.columns != "native")):
         if is_given:
             raise OptionError(
-                option,
-                "is for --format delta or iceberg; a Parquet archive has all native columns, so leave it out",
+                option, "is for --format delta or iceberg; a Parquet archive has all native columns, so leave it out"
             )
     columns = _partition_columns(partition_by)
     settings = pairs_of(to_options, "--to-option")
@@ -404,16 +391,13 @@ def _refuse(table_format: str, names: tuple[str, ...]) -> None:
 def _table_partitions(table_format: str, text: str, options: SourceOptions) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if names and table_format == "iceberg":
-        raise ArgumentError(
-            "--partition-by", "create the Iceberg table with its partitions; rows are divided by them"
-        )
+        raise ArgumentError("--partition-by", "create the Iceberg table with its partitions; rows are divided by them")
     for name in names:
         if name not in TABLE_PARTITIONS:
             raise ArgumentError("--partition-by", f"{name!r} is not one of {', '.join(TABLE_PARTITIONS)}")
         if name not in (options.select or options.all_columns):
             raise ArgumentError(
-                "--partition-by",
-                f"{name!r} is not a column of the table; select it with --option, or leave it out",
+                "--partition-by", f"{name!r} is not a column of the table; select it with --option, or leave it out"
             )
     _check_twice(names)
     return names
@@ -424,8 +408,7 @@ def _partition_columns(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in PARTITION_COLUMNS:
             raise ArgumentError(
-                "--partition-by",
-                f"{name!r} is not one of {', '.join(PARTITION_COLUMNS)}; the topic always comes first",
+                "--partition-by", f"{name!r} is not one of {', '.join(PARTITION_COLUMNS)}; the topic always comes first"
             )
     _check_twice(names)
     return names
@@ -459,9 +442,7 @@ def _check_kind(archive: Archive, partition_by: tuple[str, ...] | None) -> None:
         check_target(archive)
         return
     if found.kind != "archive":
-        raise ArgumentError(
-            "--to", f"{archive.where} was made by the job {found.kind}, and cannot be continued"
-        )
+        raise ArgumentError("--to", f"{archive.where} was made by the job {found.kind}, and cannot be continued")
     if partition_by is not None and found.partition_by != partition_by:
         there = ",".join(found.partition_by) or "nothing"
         raise ArgumentError(

@@ -13,14 +13,7 @@ from reput_broker.tools.index_raw import RawIndex
 from reput_broker.tools.report import Report
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_index import verify_index_file
-from reput_broker.tools.verify_parts import (
-    Directory,
-    Part,
-    PartFindings,
-    examine_part,
-    parts_of,
-    put_together,
-)
+from reput_broker.tools.verify_parts import Directory, Part, PartFindings, examine_part, parts_of, put_together
 from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.run import JobRun, Outcome, in_process_job, main
 from reput_protocol.exit_codes import ExitCode
@@ -28,9 +21,7 @@ from reput_protocol.exit_codes import ExitCode
 
 @in_process_job
 @directory_arguments
-@click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to print of each kind."
-)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to print of each kind.")
 def command(run: JobRun, directory: Directory, limit: int) -> Outcome:
     """Check every record, checksum, queue unit, index entry, checkpoint and table of DIR against each other.
 
@@ -59,12 +50,7 @@ def command(run: JobRun, directory: Directory, limit: int) -> Outcome:
             "fault_count": report.fault_count,
             "faults_by_kind": dict(report.kinds),
             "faults": [
-                {
-                    "kind": fault.kind,
-                    "file": str(fault.file),
-                    "position": fault.position,
-                    "reason": fault.reason,
-                }
+                {"kind": fault.kind, "file": str(fault.file), "position": fault.position, "reason": fault.reason}
                 for fault in report.faults
             ],
             "notes": report.notes,

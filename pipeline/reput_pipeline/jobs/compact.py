@@ -31,11 +31,7 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 
 @job
 @click.option(
-    "--archive",
-    required=True,
-    type=ARCHIVE_PLACE,
-    metavar="DIR",
-    help="An archive that the job archive has written.",
+    "--archive", required=True, type=ARCHIVE_PLACE, metavar="DIR", help="An archive that the job archive has written."
 )
 @click.option("--to", "target", required=True, type=ARCHIVE_PLACE, metavar="DIR", help="A new archive.")
 @click.option(
@@ -52,9 +48,7 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
     help="With --by key: leave out keys whose latest message has no body and was stored that long ago, so that readers "
     "of the archives before have seen that the key is deleted; 0: all of them.  [default: keep them]",
 )
-@click.option(
-    "--drop-keyless", is_flag=True, help="Leave out messages without a key or id.  [default: keep them all]"
-)
+@click.option("--drop-keyless", is_flag=True, help="Leave out messages without a key or id.  [default: keep them all]")
 def command(
     run: JobRun, archive: Path, target: Path, by: str, drop_empty_after: float | None, drop_keyless: bool
 ) -> Outcome:
@@ -79,9 +73,7 @@ def command(
             run.note(f"removed {counted(sweep(made), 'file')} of an interrupted job")
         # Before the first file, so that an interrupted run's directory is recognised.
         batch = made.plan([], {})
-        kept = chosen(
-            read_archive(run.spark, source.root), by, empty_until=empty_until, drop_keyless=drop_keyless
-        )
+        kept = chosen(read_archive(run.spark, source.root), by, empty_until=empty_until, drop_keyless=drop_keyless)
         with run.progress("compact"):
             files = write_frame(run, kept, made)
         made.begin(ArchiveKind("compact", str(source.root)))
@@ -136,9 +128,7 @@ def chosen(frame: DataFrame, by: str, *, empty_until: datetime | None, drop_keyl
     order = [f.desc(name) if by == "key" else f.asc(name) for name in place]
     with_key = frame.withColumn("_key", key)
     window = Window.partitionBy("topic", "_key").orderBy(*order)
-    kept = (
-        with_key.where("_key is not null").withColumn("_rank", f.row_number().over(window)).where("_rank = 1")
-    )
+    kept = with_key.where("_key is not null").withColumn("_rank", f.row_number().over(window)).where("_rank = 1")
     if empty_until is not None:
         kept = kept.where((f.octet_length("body") > 0) | (f.col("storeTimestamp") > f.lit(empty_until)))
     kept = kept.select(*names)
@@ -150,9 +140,7 @@ def write_frame(run: JobRun, frame: DataFrame, archive: ArchiveDirectory) -> lis
     written = archive.directory / f"writing-{uuid.uuid4().hex}"
     try:
         columns = file_schema(()).names
-        ordered = frame.select("topic", *columns).sortWithinPartitions(
-            "topic", "brokerName", "queueId", "queueOffset"
-        )
+        ordered = frame.select("topic", *columns).sortWithinPartitions("topic", "brokerName", "queueId", "queueOffset")
         with setting(run.spark, _TIMES, "TIMESTAMP_MICROS"):  # as in the job archive
             ordered.write.partitionBy("topic").option("compression", "zstd").parquet(str(written))
         files = []
@@ -183,9 +171,7 @@ def _entry(root: Path, path: Path) -> ArchiveFile:
 
     with pq.ParquetFile(path) as file:
         rows = file.metadata.num_rows
-        times = [
-            pc.min_max(batch.column(0)).as_py() for batch in file.iter_batches(columns=["storeTimestamp"])
-        ]
+        times = [pc.min_max(batch.column(0)).as_py() for batch in file.iter_batches(columns=["storeTimestamp"])]
     low = min((time["min"] for time in times if time["min"] is not None), default=None)
     high = max((time["max"] for time in times if time["max"] is not None), default=None)
     return ArchiveFile(

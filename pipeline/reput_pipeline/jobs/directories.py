@@ -27,9 +27,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def directory_arguments(function: _Function) -> _Function:
     """Add the arguments of a store directory, which the job receives as `directory`."""
 
-    @click.option(
-        "--path", required=True, metavar="DIR", help="The store directory, at this path on every executor."
-    )
+    @click.option("--path", required=True, metavar="DIR", help="The store directory, at this path on every executor.")
     @click.option(
         "--commit-log-dir",
         "commit_log_dirs",
@@ -38,23 +36,13 @@ def directory_arguments(function: _Function) -> _Function:
         help="Directory of the log.  [default: DIR/commitlog] Repeatable.",
     )
     @click.option(
-        "--commit-log-file-size",
-        type=click.IntRange(0),
-        default=0,
-        help="In bytes.  [default: as the files]",
+        "--commit-log-file-size", type=click.IntRange(0), default=0, help="In bytes.  [default: as the files]"
     )
     @click.option(
-        "--consume-queue-entries",
-        type=click.IntRange(0),
-        default=0,
-        help="Units in a file.  [default: as the files]",
+        "--consume-queue-entries", type=click.IntRange(0), default=0, help="Units in a file.  [default: as the files]"
     )
-    @click.option(
-        "--index-slots", type=click.IntRange(0), default=0, help="Hash slots.  [default: as the files]"
-    )
-    @click.option(
-        "--index-entries", type=click.IntRange(0), default=0, help="Entries.  [default: as the files]"
-    )
+    @click.option("--index-slots", type=click.IntRange(0), default=0, help="Hash slots.  [default: as the files]")
+    @click.option("--index-entries", type=click.IntRange(0), default=0, help="Entries.  [default: as the files]")
     @click.option(
         "--delay-levels",
         metavar="'1s 5s ...'",

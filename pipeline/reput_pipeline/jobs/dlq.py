@@ -41,14 +41,10 @@ _SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last
 
 @job
 @messages_arguments
-@click.option(
-    "--group", "groups", multiple=True, metavar="GROUP", help="Dead letters of this group; repeatable."
-)
+@click.option("--group", "groups", multiple=True, metavar="GROUP", help="Dead letters of this group; repeatable.")
 @click.option("--origin", metavar="TOPIC", help="Only those from this topic.")
 @click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text.")
-@click.option(
-    "--id", "ids", multiple=True, metavar="ID", help="Only the one with this unique id; repeatable."
-)
+@click.option("--id", "ids", multiple=True, metavar="ID", help="Only the one with this unique id; repeatable.")
 @click.option(
     "--replay",
     is_flag=True,
@@ -61,16 +57,10 @@ _SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last
 )
 @click.option("--to-topic", metavar="TOPIC", help="Send them to this topic instead.")
 @click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    default=100.0,
-    show_default=True,
-    help="Messages per second.",
+    "--rate", type=click.FloatRange(0, min_open=True), default=100.0, show_default=True, help="Messages per second."
 )
 @click.option("--dry-run", is_flag=True, help="With --replay: only print what would be sent.")
-@click.option(
-    "--yes", is_flag=True, help="With --replay: send them; messages that were sent cannot be taken back."
-)
+@click.option("--yes", is_flag=True, help="With --replay: send them; messages that were sent cannot be taken back.")
 def command(
     run: JobRun,
     messages: Messages,
@@ -106,9 +96,7 @@ def command(
         return Outcome(figures)
     without = sum(row["messages"] for row in rows if row["origin"] is None)
     if without and to_topic is None:
-        raise ArgumentError(
-            "--to-topic", f"is missing; {without} of the selected messages have no origin topic"
-        )
+        raise ArgumentError("--to-topic", f"is missing; {without} of the selected messages have no origin topic")
     if dry_run:
         return Outcome({**figures, "would_send": total})
     if not yes:
@@ -140,9 +128,7 @@ def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFr
     of = "element_at(properties, '{}')"
     return (
         frame.withColumn("group", f.expr(f"if(startswith(topic, '{DLQ_PREFIX}'), substr(topic, 6), topic)"))
-        .withColumn(
-            "origin", f.expr(f"coalesce({of.format('RETRY_TOPIC')}, {of.format('DLQ_ORIGIN_TOPIC')})")
-        )
+        .withColumn("origin", f.expr(f"coalesce({of.format('RETRY_TOPIC')}, {of.format('DLQ_ORIGIN_TOPIC')})"))
         .withColumn("reason", f.expr(of.format("DLQ_REASON")))
         .withColumnRenamed("reconsumeTimes", "attempts")
     )
@@ -183,9 +169,9 @@ def _replay(
     done: Counter[ReplayOutcome] = Counter()
     sent = noted = 0
     started_at = time.monotonic()
-    ordered = letters.select(
-        "group", "brokerName", "queueOffset", "physicalOffset", "storeTimestamp"
-    ).orderBy("group", "brokerName", "storeTimestamp", "queueOffset")
+    ordered = letters.select("group", "brokerName", "queueOffset", "physicalOffset", "storeTimestamp").orderBy(
+        "group", "brokerName", "storeTimestamp", "queueOffset"
+    )
     try:
         with Admin(server, tls=options.tls, credentials=credentials_for(options.user)) as admin:
             for (group, broker_name), places in _batches(ordered.toLocalIterator(), rate):
@@ -201,8 +187,7 @@ def _replay(
             raise
         failure = failure_of(error)
         raise JobFailed(
-            f"{failure.text}; {sent} were sent before, and a new run does not send them again",
-            code=failure.code,
+            f"{failure.text}; {sent} were sent before, and a new run does not send them again", code=failure.code
         ) from None
     return done
 

@@ -56,9 +56,7 @@ class Conditions:
             padded = pc.binary_join_element_wise("", table["keys"], "", " ")
             mask = pc.and_(mask, pc.fill_null(pc.match_substring(padded, f" {self.key} "), False))
         if self.unique_id is not None or self.physical_offset is not None:
-            by_id = pc.equal(
-                table["physicalOffset"], -1 if self.physical_offset is None else self.physical_offset
-            )
+            by_id = pc.equal(table["physicalOffset"], -1 if self.physical_offset is None else self.physical_offset)
             if self.unique_id is not None:
                 ids = pc.map_lookup(table["properties"], pa.scalar("UNIQ_KEY"), "first")
                 by_id = pc.or_(by_id, pc.fill_null(pc.equal(ids, self.unique_id), False))
@@ -139,17 +137,11 @@ def _message(row: dict[str, Any]) -> dict[str, Any]:
 @in_process_job
 @messages_arguments
 @click.option("--key", metavar="KEY", help="Messages that have this key.")
-@click.option(
-    "--id", "message_id", metavar="ID", help="The message with this unique id or offset message id."
-)
+@click.option("--id", "message_id", metavar="ID", help="The message with this unique id or offset message id.")
 @click.option("--text", metavar="TEXT", help="Messages whose body contains this text.")
-@click.option(
-    "--regex", metavar="PATTERN", help="Messages whose body contains a match of this pattern (RE2)."
-)
+@click.option("--regex", metavar="PATTERN", help="Messages whose body contains a match of this pattern (RE2).")
 @click.option("--ignore-case", is_flag=True, help="For --text and --regex.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Most messages to print."
-)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most messages to print.")
 def command(
     run: JobRun,
     messages: Messages,
@@ -177,12 +169,7 @@ def command(
 
 
 def _wanted(
-    key: str | None,
-    message_id: str | None,
-    text: str | None,
-    regex: str | None,
-    ignore_case: bool,
-    limit: int,
+    key: str | None, message_id: str | None, text: str | None, regex: str | None, ignore_case: bool, limit: int
 ) -> Conditions:
     if key is None and message_id is None and text is None and regex is None:
         raise ArgumentError("--key", "is missing; give --key, --id, --text or --regex")
@@ -231,9 +218,7 @@ def _tasks(messages: Messages, wanted: Conditions) -> list[FindTask]:
     else:
         with OfflineStore(options.path) as store:
             token = wanted.key
-            if token is None and (
-                wanted.physical_offset is None or store.log.find(wanted.physical_offset) is None
-            ):
+            if token is None and (wanted.physical_offset is None or store.log.find(wanted.physical_offset) is None):
                 token = wanted.unique_id  # an offset message id may have 32 digits, too
             if token is not None:
                 narrowing = Narrowing(keys=frozenset([token]))

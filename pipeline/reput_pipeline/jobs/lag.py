@@ -118,9 +118,7 @@ def snapshot(run: JobRun, options: SourceOptions, groups: Iterable[str], at_ms: 
     ]
 
 
-def _committed(
-    catalog: Catalog, options: SourceOptions, groups: set[str]
-) -> Iterator[tuple[str, QueueKey, int]]:
+def _committed(catalog: Catalog, options: SourceOptions, groups: set[str]) -> Iterator[tuple[str, QueueKey, int]]:
     if isinstance(catalog, OfflineStore):
         config_dir = directory_of(catalog.path) / "config"
         table = table_in_force(config_dir / "consumerOffset.json")
@@ -148,8 +146,7 @@ def _store_times(
     """Return the store times of single messages, read by tasks."""
     ranges = [QueueRange(queue, offset, offset + 1) for queue, offset in places]
     tasks = [
-        _ReadTask(options, tuple(ranges[at : at + _RANGES_A_TASK]))
-        for at in range(0, len(ranges), _RANGES_A_TASK)
+        _ReadTask(options, tuple(ranges[at : at + _RANGES_A_TASK])) for at in range(0, len(ranges), _RANGES_A_TASK)
     ]
     return dict(run.each("lag", tasks, _read_times))
 
@@ -162,16 +159,7 @@ def _read_times(task: _ReadTask) -> Iterator[tuple[tuple[QueueKey, int], int]]:
 
 
 _COLUMNS = ("group", "topic", "queues", "lag", "lag_ms", "unread_gone")
-_HISTORY_COLUMNS = (
-    "group",
-    "topic",
-    "samples",
-    "lag_first",
-    "lag_last",
-    "lag_max",
-    "lag_ms_last",
-    "consumed_per_s",
-)
+_HISTORY_COLUMNS = ("group", "topic", "samples", "lag_first", "lag_last", "lag_max", "lag_ms_last", "consumed_per_s")
 _HISTORY_SCHEMA = (
     "at_ms long, group string, topic string, broker string, queue int, committed long, start long, end long, "
     "oldest_ms long, lag long, gone long, lag_ms long"
@@ -180,22 +168,13 @@ _HISTORY_SCHEMA = (
 
 @in_process_job
 @source_arguments
+@click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group; repeatable.  [default: all]")
 @click.option(
-    "--group", "groups", multiple=True, metavar="GROUP", help="A group; repeatable.  [default: all]"
-)
-@click.option(
-    "--history",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Directory to add snapshots to.",
+    "--history", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Directory to add snapshots to."
 )
 @click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Number of snapshots.")
-@click.option(
-    "--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between them."
-)
-@click.option(
-    "--now", type=click.IntRange(0), metavar="MS", help="Time from which ages count.  [default: now]"
-)
+@click.option("--every", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between them.")
+@click.option("--now", type=click.IntRange(0), metavar="MS", help="Time from which ages count.  [default: now]")
 def command(
     run: JobRun,
     source: dict[str, str],
@@ -214,9 +193,7 @@ def command(
     if history is not None and run.is_in_process:
         raise ArgumentError("--history", "is summed up by Spark, so it contradicts --master none")
     if history is not None and history.is_dir() and any(not _is_snapshot(path) for path in history.iterdir()):
-        raise ArgumentError(
-            "--history", f"{history} has files that are not snapshots; name another directory"
-        )
+        raise ArgumentError("--history", f"{history} has files that are not snapshots; name another directory")
     if source.get("subscribePattern") == APPLICATION_TOPICS:
         source["subscribePattern"] = ".*"  # groups have retry topics, too
     options = checked_source(source)
@@ -237,11 +214,7 @@ def command(
             _keep(history, at_ms, taken)
     rows = _by_group(taken)
     run.table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
-    figures: dict[str, Any] = {
-        "source": options.where,
-        "groups": rows,
-        "queues": [one.to_members() for one in taken],
-    }
+    figures: dict[str, Any] = {"source": options.where, "groups": rows, "queues": [one.to_members() for one in taken]}
     if history is not None:
         figures["history"] = trend = _history(run, history)
         run.write("")
@@ -298,10 +271,7 @@ def _history(run: JobRun, directory: Path) -> list[dict[str, Any]]:
         f.max("at_ms").alias("last_ms"),
         f.max("lag").alias("lag_max"),
         f.max("lag_ms").alias("lag_ms_max"),
-        *(
-            f.expr(first.format(name)).alias(f"{name}_first")
-            for name in ("lag", "lag_ms", "committed", "end")
-        ),
+        *(f.expr(first.format(name)).alias(f"{name}_first") for name in ("lag", "lag_ms", "committed", "end")),
         *(f.expr(last.format(name)).alias(f"{name}_last") for name in ("lag", "lag_ms", "committed", "end")),
     )
     return [_rates(row.asDict()) for row in summed.orderBy("group", "topic").collect()]

@@ -200,10 +200,7 @@ def messages_arguments(function: _Function) -> _Function:
     """Add the arguments, which the job receives as `messages`."""
 
     @click.option(
-        "--archive",
-        type=ARCHIVE_PLACE,
-        metavar="DIR",
-        help="Read an archive that the job archive has written.",
+        "--archive", type=ARCHIVE_PLACE, metavar="DIR", help="Read an archive that the job archive has written."
     )
     @source_arguments
     @functools.wraps(function)

@@ -38,9 +38,7 @@ _NOT_PACKED: Final = frozenset((".c", ".h", ".pxd", ".pyc", ".pyi"))
     metavar="FILE",
     help="The file, which ends in .zip.",
 )
-@click.option(
-    "--no-arrow", is_flag=True, help="Leave out pyarrow, pandas and numpy, which the executors have."
-)
+@click.option("--no-arrow", is_flag=True, help="Leave out pyarrow, pandas and numpy, which the executors have.")
 def command(run: JobRun, to: Path, no_arrow: bool) -> Outcome:
     """Pack Reput and the packages that it needs for executors that have only Python and Spark.
 
@@ -54,9 +52,7 @@ def command(run: JobRun, to: Path, no_arrow: bool) -> Outcome:
     left_out = _NOT_FOR_EXECUTORS | _ARROW if no_arrow else _NOT_FOR_EXECUTORS
     temporary = to.with_name(f".{to.name}.tmp")
     try:
-        with zipfile.ZipFile(
-            temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False
-        ) as packed:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False) as packed:
             for path, name in (*_own_files(), *_installed_files(left_out)):
                 packed.write(path, name)
             names = sorted({name.partition("/")[0] for name in packed.namelist() if "/" in name})
@@ -65,13 +61,8 @@ def command(run: JobRun, to: Path, no_arrow: bool) -> Outcome:
         temporary.unlink(missing_ok=True)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     platform = sysconfig.get_platform()
-    settings = [
-        f"--archives {shlex.quote(str(to.absolute()))}#{ALIAS}",
-        f"--conf spark.executorEnv.PYTHONPATH={ALIAS}",
-    ]
-    run.write(
-        f"{to}: {size_text(to.stat().st_size)}, for Python {python} on {platform}, kernel {kernel.FORM}"
-    )
+    settings = [f"--archives {shlex.quote(str(to.absolute()))}#{ALIAS}", f"--conf spark.executorEnv.PYTHONPATH={ALIAS}"]
+    run.write(f"{to}: {size_text(to.stat().st_size)}, for Python {python} on {platform}, kernel {kernel.FORM}")
     run.write(f"spark-submit {' '.join(settings)} ...")
     return Outcome(
         {

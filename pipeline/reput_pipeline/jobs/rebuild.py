@@ -57,8 +57,7 @@ def command(run: JobRun, directory: Directory, queues: bool, index: bool) -> Out
         if "index" in wanted and index_sizes(layout) is None:
             if index:
                 raise ArgumentError(
-                    "--index",
-                    f"no file in {layout.index_dir} has its numbers of slots and entries; give {_SIZES}",
+                    "--index", f"no file in {layout.index_dir} has its numbers of slots and entries; give {_SIZES}"
                 )
             wanted.remove("index")
             not_made["index"] = f"no file has its numbers of slots and entries; give {_SIZES}"
@@ -113,11 +112,7 @@ def _refuse_damage(verification: Verification) -> None:
 
 
 def _fill(
-    run: JobRun,
-    verification: Verification,
-    layout: StoreLayout,
-    made: Sequence[Derived],
-    deleted: DeletedTopics,
+    run: JobRun, verification: Verification, layout: StoreLayout, made: Sequence[Derived], deleted: DeletedTopics
 ) -> None:
     """Write the units in tasks, everything else in this process."""
     end, levels = verification.log.kept_end, verification.delay_levels_ms
@@ -139,9 +134,7 @@ def _fill(
                 parts = derived.parts(end, levels)
                 again = derived.put_together(run.each("queues", parts, write_units))
                 if again:
-                    run.each(
-                        "queues that start again", [part._replace(only=again) for part in parts], write_units
-                    )
+                    run.each("queues that start again", [part._replace(only=again) for part in parts], write_units)
     finally:
         if here:
             index_thread.join()

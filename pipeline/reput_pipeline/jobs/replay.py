@@ -47,12 +47,7 @@ _COLUMNS = ("topic", "queueId", "keys", "tags", "body", "properties", "flag", "b
     help="at-least-once is faster; started again, it sends messages again.",
 )
 @click.option(
-    "-o",
-    "--option",
-    "given",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any option of the Spark sink; repeatable.",
+    "-o", "--option", "given", multiple=True, metavar="KEY=VALUE", help="Any option of the Spark sink; repeatable."
 )
 @click.option("--name", default="", help="Name of this replay: under another name the archive is sent again.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
@@ -106,9 +101,7 @@ def command(
             frame = read_files(run.spark, source, [ArchiveFile(**entry) for entry in files])
             with run.progress(f"batch {manifest['batch']}"):
                 in_order(run, frame).write.format("reput").options(**batch).mode("append").save()
-        run.note(
-            f"batch {manifest['batch']}: {counted(rows, 'message')} {'would be ' if dry_run else ''}sent"
-        )
+        run.note(f"batch {manifest['batch']}: {counted(rows, 'message')} {'would be ' if dry_run else ''}sent")
         sent += rows
         batches += 1
     return Outcome(
@@ -116,9 +109,7 @@ def command(
     )
 
 
-def _queues_of(
-    run: JobRun, source: ArchiveDirectory, topics: tuple[str, ...], to_topic: str | None
-) -> dict[str, int]:
+def _queues_of(run: JobRun, source: ArchiveDirectory, topics: tuple[str, ...], to_topic: str | None) -> dict[str, int]:
     from pyspark.sql import functions as f
 
     highest = read_archive(run.spark, source.root).groupBy("topic").agg(f.max("queueId").alias("queue"))

@@ -26,16 +26,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("topic", "tags", "keys", "body", "storeTimestamp")
 """What `figures_of` needs."""
-_TOPIC_COLUMNS = (
-    "topic",
-    "messages",
-    "bytes",
-    "messages_per_s",
-    "bytes_per_s",
-    "size_p50",
-    "size_p99",
-    "size_max",
-)
+_TOPIC_COLUMNS = ("topic", "messages", "bytes", "messages_per_s", "bytes_per_s", "size_p50", "size_p99", "size_max")
 _SIZES = frozenset(("bytes", "bytes_per_s", "size_p50", "size_p99", "size_max"))
 _MINUTE_MS, HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _MONTH_MS = 30 * _DAY_MS
@@ -84,17 +75,10 @@ _PLACEHOLDERS: Final[Mapping[str, str]] = {
 @job
 @messages_arguments
 @click.option(
-    "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write an HTML page to this file.",
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write an HTML page to this file."
 )
 @click.option(
-    "--top",
-    type=click.IntRange(1, 1000),
-    default=10,
-    show_default=True,
-    help="Number of tags and keys of each topic.",
+    "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Number of tags and keys of each topic."
 )
 def command(run: JobRun, messages: Messages, html: Path | None, top: int) -> Outcome:
     """Print rates, sizes and top keys of messages by topic, tag and hour of the store time (UTC)."""
@@ -174,11 +158,7 @@ def figures_of(frame: DataFrame, *, top: int, begin: Callable[[str], None] = lam
     from pyspark.sql.window import Window
 
     small = frame.select(
-        "topic",
-        "tags",
-        "keys",
-        f.octet_length("body").alias("size"),
-        f.unix_millis("storeTimestamp").alias("at"),
+        "topic", "tags", "keys", f.octet_length("body").alias("size"), f.unix_millis("storeTimestamp").alias("at")
     ).persist(StorageLevel.MEMORY_AND_DISK)
     count, total = f.count("*").alias("messages"), f.coalesce(f.sum("size"), f.lit(0)).alias("bytes")
     largest = Window.partitionBy("topic").orderBy(f.desc("messages"), f.asc("name"))
@@ -200,16 +180,10 @@ def figures_of(frame: DataFrame, *, top: int, begin: Callable[[str], None] = lam
         steps = {row["topic"]: min(step_ms(row["first_ms"], row["last_ms"]), HOUR_MS) for row in of_topics}
         step = f.create_map(*(f.lit(value) for pair in steps.items() for value in pair))
         step = f.element_at(step, f.col("topic")) if steps else f.lit(HOUR_MS)
-        times = small.groupBy("topic", (f.floor(f.col("at") / step) * step).alias("from_ms")).agg(
-            count, total
-        )
+        times = small.groupBy("topic", (f.floor(f.col("at") / step) * step).alias("from_ms")).agg(count, total)
         tags = small.groupBy("topic", f.col("tags").alias("name")).agg(count, total)
         split_keys = f.explode(f.split("keys", " "))
-        keys = (
-            small.where("keys is not null")
-            .select("topic", "size", split_keys.alias("name"))
-            .where("name != ''")
-        )
+        keys = small.where("keys is not null").select("topic", "size", split_keys.alias("name")).where("name != ''")
         keys = keys.groupBy("topic", "name").agg(count, total)
         from_bytes = f.expr("CASE WHEN size > 0 THEN shiftleft(1, length(bin(size)) - 1) ELSE 0 END")
         sizes = small.groupBy("topic", from_bytes.alias("from_bytes")).agg(count)
@@ -248,27 +222,11 @@ def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
     size = size_text(figures.bytes)
     page = Page(title, f"{where}; {figures.messages:,} messages, {size} of bodies; made {made_at}")
     page.table(
-        [
-            "topic",
-            "messages",
-            "bytes",
-            "per s",
-            "bytes per s",
-            "median size",
-            "99 %",
-            "largest",
-            "first",
-            "last",
-        ],
-        [
-            [*_shown(row, _TOPIC_COLUMNS), _time(row["first_ms"]), _time(row["last_ms"])]
-            for row in figures.topics
-        ],
+        ["topic", "messages", "bytes", "per s", "bytes per s", "median size", "99 %", "largest", "first", "last"],
+        [[*_shown(row, _TOPIC_COLUMNS), _time(row["first_ms"]), _time(row["last_ms"])] for row in figures.topics],
     )
     if len(figures.topics) > 1:
-        step = step_ms(
-            min(row["first_ms"] for row in figures.topics), max(row["last_ms"] for row in figures.topics)
-        )
+        step = step_ms(min(row["first_ms"] for row in figures.topics), max(row["last_ms"] for row in figures.topics))
         page.heading(f"all topics: messages by {_step_name(step)}")
         shown = [_by_time(figures.times, [row["topic"]], step) for row in figures.topics[:_TOPICS_MAX]]
         others = [row["topic"] for row in figures.topics[_TOPICS_MAX:]]
@@ -289,13 +247,10 @@ def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
             if mine:
                 page.heading(f"top {heading}", 3)
                 page.table(
-                    [heading[:-1], "messages", "bytes"],
-                    [_shown(row, ("name", "messages", "bytes")) for row in mine],
+                    [heading[:-1], "messages", "bytes"], [_shown(row, ("name", "messages", "bytes")) for row in mine]
                 )
     if len(figures.topics) > _CHARTS_MAX:
-        page.heading(
-            f"{len(figures.topics) - _CHARTS_MAX} smaller topics have no charts; name them with --topic"
-        )
+        page.heading(f"{len(figures.topics) - _CHARTS_MAX} smaller topics have no charts; name them with --topic")
     return page
 
 
@@ -312,9 +267,7 @@ def _step_name(step: int) -> str:
     return _STEPS.get(step, f"{step // _DAY_MS} days")
 
 
-def _by_time(
-    times: list[dict[str, Any]], topics: Sequence[str], step: int, name: str | None = None
-) -> Series:
+def _by_time(times: list[dict[str, Any]], topics: Sequence[str], step: int, name: str | None = None) -> Series:
     """Return the messages of topics by time; the name is the topic's if it is one."""
     found: Counter[float] = Counter()
     for row in times:
@@ -359,9 +312,7 @@ class Page:
             bool(rows) and all(isinstance(row[at], (int, float)) or row[at] is None for row in rows)
             for at in range(len(columns))
         ]
-        head = "".join(
-            f"<th{_side(number)}>{escape(name)}</th>" for name, number in zip(columns, numbers, strict=True)
-        )
+        head = "".join(f"<th{_side(number)}>{escape(name)}</th>" for name, number in zip(columns, numbers, strict=True))
         body = "".join(
             "<tr>"
             + "".join(f"<td{_side(n)}>{_cell(value)}</td>" for value, n in zip(row, numbers, strict=True))
@@ -415,9 +366,7 @@ class Page:
             if len(series) > 1:
                 bars = axes.containers
                 names = [escape_mathtext(one.name) for one in series]
-                axes.legend(
-                    bars, names, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=_TEXT
-                )
+                axes.legend(bars, names, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=_TEXT)
 
         self._chart(draw)
 

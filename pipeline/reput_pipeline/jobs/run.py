@@ -120,9 +120,7 @@ def failure_of(error: BaseException) -> Failure:
     """Return the exit code and text of an error, and the wrong argument, if any."""
     if isinstance(error, OptionError):
         argument = ARGUMENT_OF.get(error.option, f"--option {error.option}")
-        return Failure(
-            ExitCode.USAGE, f"{argument}: {_OPTION_NAMES.sub(_as_argument, error.reason)}", argument
-        )
+        return Failure(ExitCode.USAGE, f"{argument}: {_OPTION_NAMES.sub(_as_argument, error.reason)}", argument)
     if isinstance(error, ArgumentError):
         return Failure(ExitCode.USAGE, str(error), error.argument)
     if isinstance(error, click.ClickException):
@@ -401,9 +399,7 @@ def _with_master(
         run.conf = dict(_pair(text, "--conf") for text in conf)
         return function(run, **arguments)
 
-    called = click.option(
-        "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
-    )(called)
+    called = click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable.")(called)
     called = click.option("--master", metavar="URL", help=help_text)(called)
     return sparkless_job(called)
 
@@ -412,9 +408,7 @@ def sparkless_job(function: Callable[..., Outcome]) -> click.Command:
     """Make the command of a job that starts no session."""
 
     @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
-    @click.option(
-        "-v", "--verbose", count=True, help="-vv prints Spark's warnings, and tracebacks of errors."
-    )
+    @click.option("-v", "--verbose", count=True, help="-vv prints Spark's warnings, and tracebacks of errors.")
     @functools.wraps(function)
     def called(quiet: bool, verbose: int, **arguments: Any) -> Outcome:
         run = click.get_current_context().find_object(JobRun)
@@ -452,9 +446,7 @@ def run_job(name: str, arguments: Sequence[str], *, stop_session: bool = True) -
     result: dict[str, Any] = {"job": name}
     try:
         command: click.Command = import_module(f"reput_pipeline.jobs.{name}").command
-        outcome = command.main(
-            args=list(arguments), prog_name=f"reput pipeline {name}", standalone_mode=False, obj=run
-        )
+        outcome = command.main(args=list(arguments), prog_name=f"reput pipeline {name}", standalone_mode=False, obj=run)
         if not isinstance(outcome, Outcome):
             return int(outcome or 0)  # --help
         code = outcome.code

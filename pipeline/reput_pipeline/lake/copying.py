@@ -131,9 +131,7 @@ class Copying:
                 return self._attempt(most)
             except TableChanged as changed:
                 reason = changed
-        raise TableError(
-            f"{self._table.where}: commits of others prevented this one {COMMIT_ATTEMPTS} times: {reason}"
-        )
+        raise TableError(f"{self._table.where}: commits of others prevented this one {COMMIT_ATTEMPTS} times: {reason}")
 
     def _attempt(self, most: int) -> tuple[int, bool]:
         with catalog_of(self._options) as catalog:
@@ -154,9 +152,7 @@ class Copying:
                     )
             start, available = open_ranges(catalog, self._options, done.ends, done.generations)
             planned = limited(start, available, max(1, int(min(most, self._likely()))))
-            ranges = [
-                QueueRange(queue, start[queue], end) for queue, end in planned.items() if end > start[queue]
-            ]
+            ranges = [QueueRange(queue, start[queue], end) for queue, end in planned.items() if end > start[queue]]
             with closing(_messages(catalog, self._options, ranges, _placed(self._schema))) as messages:
                 batch = _Batch(messages, self._schema, self._table)
             ends = planned if batch.is_complete else {**start, **batch.reached}
@@ -164,16 +160,10 @@ class Copying:
             if not changed:
                 return 0, False
             topics = {(queue.topic, queue.broker) for queue in changed}
-            generations = {
-                key: known for key, known in catalog.generations.items() if key in topics and known
-            }
+            generations = {key: known for key, known in catalog.generations.items() if key in topics and known}
             # Sources are stored with messages of their topics only: a job that finds nothing new commits nothing.
             names = {queue.topic for queue in changed}
-            moved = {
-                key: place
-                for key, place in sources.items()
-                if key[0] in names and done.sources.get(key) != place
-            }
+            moved = {key: place for key, place in sources.items() if key[0] in names and done.sources.get(key) != place}
             progress = Progress(changed, generations, moved)
             self._table.append(batch.reader(), progress, batch.bytes // max(1, batch.rows))
         # Not before: a commit that was rejected may have been by a job that reads from elsewhere.

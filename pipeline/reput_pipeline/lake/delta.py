@@ -223,9 +223,7 @@ class DeltaLake(LakeTable):
                 ),
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(app_id, version) for app_id, version in versions.items()],
-                    custom_metadata={
-                        "reput": json.dumps(encode_offsets(progress.ends, progress.generations))
-                    },
+                    custom_metadata={"reput": json.dumps(encode_offsets(progress.ends, progress.generations))},
                 ),
             )
         except CommitFailedError as error:
@@ -246,9 +244,7 @@ class DeltaLake(LakeTable):
         removed = self._table.vacuum(
             math.ceil(keep_s / 3600), dry_run=False, enforce_retention_duration=False, full=True
         )
-        return (
-            f"merged {merged['numFilesRemoved']} files into {merged['numFilesAdded']}, deleted {len(removed)}"
-        )
+        return f"merged {merged['numFilesRemoved']} files into {merged['numFilesAdded']}, deleted {len(removed)}"
 
 
 def _types(schema: Schema) -> dict[str, str]:

@@ -20,12 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-    ValidationException,
-)
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError, ValidationException
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -62,10 +57,7 @@ _NEW_TABLE: Final = {
 }
 
 
-_PLAIN_NAMES: Final = {
-    "write.object-storage.enabled": "true",
-    "write.object-storage.partitioned-paths": "false",
-}
+_PLAIN_NAMES: Final = {"write.object-storage.enabled": "true", "write.object-storage.partitioned-paths": "false"}
 
 
 class IcebergTable(LakeTable):
@@ -106,9 +98,7 @@ class IcebergTable(LakeTable):
         codec = "uncompressed" if options.compression == "none" else options.compression
         try:
             return self._catalog.create_table(
-                options.name,
-                options.schema,
-                properties={**_NEW_TABLE, "write.parquet.compression-codec": codec},
+                options.name, options.schema, properties={**_NEW_TABLE, "write.parquet.compression-codec": codec}
             )
         except TableAlreadyExistsError:  # another job was faster
             return self._catalog.load_table(options.name)
@@ -152,9 +142,7 @@ class IcebergTable(LakeTable):
         self._check()
         before = _progress_in(self._table)
         found = _decoded(before)
-        offsets = encode_offsets(
-            {**found.ends, **progress.ends}, {**found.generations, **progress.generations}
-        )
+        offsets = encode_offsets({**found.ends, **progress.ends}, {**found.generations, **progress.generations})
         sources = encode_sources({**found.sources, **progress.sources})
         text = json.dumps({**offsets, "sources": sources, "commit": uuid.uuid4().hex})
         table = _Unmoved(self._table, before, text, self._without_bounds)
@@ -242,8 +230,7 @@ def _current(metadata: TableMetadata, without_bounds: Iterable[str]) -> TableMet
 def _has_texts(metadata: TableMetadata) -> bool:
     schema = metadata.schema()
     return any(
-        isinstance(part.transform, IdentityTransform)
-        and isinstance(schema.find_type(part.source_id), StringType)
+        isinstance(part.transform, IdentityTransform) and isinstance(schema.find_type(part.source_id), StringType)
         for part in metadata.spec().fields
     )
 
@@ -286,8 +273,7 @@ def _catalog_of(options: TableOptions) -> Catalog:
             raise TableUnreachable(options.place, f"the directory is not empty, and has no {CATALOG_FILE}")
         if not {"#", "?", "%"}.isdisjoint(str(directory)):
             raise TableUnreachable(
-                options.place,
-                "the libraries take #, ? and % in its path for parts of a URL; name another directory",
+                options.place, "the libraries take #, ? and % in its path for parts of a URL; name another directory"
             )
     directory.mkdir(parents=True, exist_ok=True)
     return load_catalog(

@@ -14,14 +14,7 @@ import pyarrow as pa
 
 from reput_client.arrow.queues import QueueKey
 from reput_pipeline.lake.copying import COMMIT_ATTEMPTS, open_table
-from reput_pipeline.lake.table import (
-    LIBRARIES,
-    LakeTable,
-    Progress,
-    TableChanged,
-    TableError,
-    TableOptions,
-)
+from reput_pipeline.lake.table import LIBRARIES, LakeTable, Progress, TableChanged, TableError, TableOptions
 from reput_pipeline.source.options import arrow_schema
 
 if TYPE_CHECKING:
@@ -101,17 +94,13 @@ class TableAppender:
                     table.check(part, lambda _row: f"a row of micro-batch {batch_id}")
             try:
                 table.append(
-                    rows.to_reader(),
-                    Progress({query: batch_id + 1}, {}, {}),
-                    rows.nbytes // max(1, rows.num_rows),
+                    rows.to_reader(), Progress({query: batch_id + 1}, {}, {}), rows.nbytes // max(1, rows.num_rows)
                 )
             except TableChanged as changed:
                 reason = changed
             else:
                 return
-        raise TableError(
-            f"{table.where}: commits of others prevented this one {COMMIT_ATTEMPTS} times: {reason}"
-        )
+        raise TableError(f"{table.where}: commits of others prevented this one {COMMIT_ATTEMPTS} times: {reason}")
 
 
 def _columns_of(frame: DataFrame) -> pa.Schema:

@@ -91,9 +91,7 @@ def sources_of(
     if options.path is not None:
         return dict.fromkeys(((queue.topic, as_broker) for queue in queues), place_of(options.path))
     addresses = addresses_of(catalog)
-    return {
-        (queue.topic, queue.broker): addresses[queue.broker] for queue in queues if queue.broker in addresses
-    }
+    return {(queue.topic, queue.broker): addresses[queue.broker] for queue in queues if queue.broker in addresses}
 
 
 def check_source(
@@ -128,9 +126,7 @@ def check_source(
     if before is None:
         if ("" in found) != (broker == ""):
             # A directory has no broker name: every queue would count as new.
-            named = (
-                "" if broker else f", or, if that is the directory of {' or '.join(found)}, give --as-broker"
-            )
+            named = "" if broker else f", or, if that is the directory of {' or '.join(found)}, give --as-broker"
             raise OtherSource(*texts, named)
         return
     if same_source or (broker and is_directory(before) != is_directory(place)):
@@ -389,14 +385,8 @@ class AsBroker(LakeTable):
 
     def load(self, queues: list[QueueKey], generations: Generations) -> Progress:
         """Return the broker's progress as the directory's."""
-        found = self._table.load(
-            [queue._replace(broker=self._broker) for queue in queues], self._named(generations)
-        )
-        ends = {
-            queue._replace(broker=""): end
-            for queue, end in found.ends.items()
-            if queue.broker == self._broker
-        }
+        found = self._table.load([queue._replace(broker=self._broker) for queue in queues], self._named(generations))
+        ends = {queue._replace(broker=""): end for queue, end in found.ends.items() if queue.broker == self._broker}
         known = {
             (topic, ""): generation
             for (topic, broker), generation in found.generations.items()
@@ -412,9 +402,7 @@ class AsBroker(LakeTable):
         """Commit rows and progress under the broker's name."""
         ends = {queue._replace(broker=self._broker): end for queue, end in progress.ends.items()}
         named = pa.RecordBatchReader.from_batches(rows.schema, self._rows(rows))
-        self._table.append(
-            named, Progress(ends, self._named(progress.generations), progress.sources), row_bytes
-        )
+        self._table.append(named, Progress(ends, self._named(progress.generations), progress.sources), row_bytes)
 
     def figures(self) -> dict[str, Any]:
         """Return those of the table."""
@@ -431,6 +419,4 @@ class AsBroker(LakeTable):
         at = rows.schema.get_field_index(_COLUMN)
         for batch in rows:
             name = pa.scalar(self._broker, pa.string())
-            yield (
-                batch if at < 0 else batch.set_column(at, batch.schema.field(at), pa.repeat(name, len(batch)))
-            )
+            yield (batch if at < 0 else batch.set_column(at, batch.schema.field(at), pa.repeat(name, len(batch))))

@@ -87,9 +87,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     except ValueError as error:
         raise OptionError("nameServer", str(error)) from None
     topic = _topic(reader, "topic")
-    exactly_once = (
-        reader.choice("semantics", ("exactly-once", "at-least-once"), "exactly-once") == "exactly-once"
-    )
+    exactly_once = reader.choice("semantics", ("exactly-once", "at-least-once"), "exactly-once") == "exactly-once"
     if exactly_once:
         reader.refuse(("ack",), "needs semantics=at-least-once; an exactly-once commit is always flushed")
     return SinkOptions(
@@ -142,9 +140,7 @@ def _idempotency_key(reader: OptionReader, exactly_once: bool, streaming: bool) 
         raise OptionError("idempotencyKey", "needs semantics=exactly-once")
     quoted = quote(key, safe="")
     if len(quoted) > _KEY_BYTES_MAX:
-        raise OptionError(
-            "idempotencyKey", f"takes {len(quoted)} bytes, but at most {_KEY_BYTES_MAX} are kept"
-        )
+        raise OptionError("idempotencyKey", f"takes {len(quoted)} bytes, but at most {_KEY_BYTES_MAX} are kept")
     return quoted
 
 
@@ -187,9 +183,7 @@ def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
                 f"the sink has no column {name!r}; {hint}its columns are {', '.join(SINK_COLUMNS)}; drop the others"
             )
         if kind not in allowed:
-            raise SinkError(
-                f"column {name!r} is of type {kind}, but the sink takes {' or '.join(allowed)}; cast it"
-            )
+            raise SinkError(f"column {name!r} is of type {kind}, but the sink takes {' or '.join(allowed)}; cast it")
     found: dict[str, str | None] = {}
     for native, other in _EITHER:
         if native in types and other in types:

@@ -75,16 +75,12 @@ class Columns(NamedTuple):
         """Return a range of the messages."""
         return self._each(lambda column: column.slice(start, stop - start), lambda column: column[start:stop])
 
-    def _each(
-        self, pick: Callable[[pa.Array], pa.Array], pick_numbers: Callable[[IntArray], IntArray]
-    ) -> Columns:
+    def _each(self, pick: Callable[[pa.Array], pa.Array], pick_numbers: Callable[[IntArray], IntArray]) -> Columns:
         body, tags, keys, properties, flag = (
             None if column is None else pick(column)
             for column in (self.body, self.tags, self.keys, self.properties, self.flag)
         )
-        born_ms, numbers = (
-            None if column is None else pick_numbers(column) for column in (self.born_ms, self.numbers)
-        )
+        born_ms, numbers = (None if column is None else pick_numbers(column) for column in (self.born_ms, self.numbers))
         return Columns(body, tags, keys, properties, flag, born_ms, numbers)
 
     def name_of(self, row: int) -> str:
@@ -184,9 +180,7 @@ def _entries(properties: pa.MapArray | None, now_ms: int | None = None) -> tuple
     return *_strings(names), data, value_edges, is_set.view(np.uint8), edges - first
 
 
-def _are_without_effect(
-    names: pa.Array, values: pa.Array, edges: IntArray, now_ms: int
-) -> npt.NDArray[np.bool_]:
+def _are_without_effect(names: pa.Array, values: pa.Array, edges: IntArray, now_ms: int) -> npt.NDArray[np.bool_]:
     """Return a mask of the properties that are `without_effect`; `edges` are the offsets of each message's."""
     found = np.zeros(len(names), np.bool_)
     reserved = [name for name in names.unique().drop_null().to_pylist() if is_reserved(name)]
@@ -342,9 +336,7 @@ def _check_distinct(headers: pa.ListArray, columns: Columns) -> None:
     rows = pc.list_parent_indices(headers)
     is_set = pc.greater(pc.binary_length(every.field("value")), 0).fill_null(False)  # as they are written
     keys = every.field("key").filter(is_set).dictionary_encode()
-    found = np.asarray(rows.filter(is_set)) * max(1, len(keys.dictionary)) + np.asarray(
-        keys.indices.fill_null(0)
-    )
+    found = np.asarray(rows.filter(is_set)) * max(1, len(keys.dictionary)) + np.asarray(keys.indices.fill_null(0))
     values, counts = np.unique(found, return_counts=True)
     if len(values) == len(found):
         return
@@ -356,9 +348,7 @@ def _check_distinct(headers: pa.ListArray, columns: Columns) -> None:
 
 
 def _milliseconds(times: pa.Array) -> pa.Array:
-    return (
-        pc.floor_temporal(times, unit="millisecond").cast(pa.timestamp("ms", times.type.tz)).cast(pa.int64())
-    )
+    return pc.floor_temporal(times, unit="millisecond").cast(pa.timestamp("ms", times.type.tz)).cast(pa.int64())
 
 
 def _map_of(headers: pa.ListArray, columns: Columns) -> pa.MapArray:
@@ -385,9 +375,7 @@ def _bad_header(headers: pa.ListArray, columns: Columns) -> SinkError:
         if header is None or header["key"] is None:
             return SinkError(f"{columns.name_of(row)} has a header without a key; give it one")
         if not _is_text(header["value"]):
-            return SinkError(
-                f"{columns.name_of(row)} has a header {header['key']!r} with a value that is not UTF-8"
-            )
+            return SinkError(f"{columns.name_of(row)} has a header {header['key']!r} with a value that is not UTF-8")
     raise AssertionError("one of them is bad")
 
 
@@ -482,10 +470,7 @@ def _in_python(row: pa.RecordBatch) -> dict[str, Any]:
     try:
         (values,) = row.to_pylist()
     except OverflowError:
-        columns = [
-            column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-            for column in row.columns
-        ]
+        columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in row.columns]
         (values,) = pa.RecordBatch.from_arrays(columns, names=row.schema.names).to_pylist()
     return values
 

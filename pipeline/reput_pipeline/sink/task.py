@@ -140,17 +140,13 @@ class SinkTask:
         self.broker = broker_of(brokers_of(self._options), query_id, number)
         with connect(self._options, self.broker) as writer, self._refusals_named():
             for messages in self._messages(writer, record_batches):
-                if messages.deliver_at is not None and messages.deliver_at.null_count < len(
-                    messages.deliver_at
-                ):
+                if messages.deliver_at is not None and messages.deliver_at.null_count < len(messages.deliver_at):
                     messages = self._put_delayed(writer, messages)
                 if len(messages.columns.body):
                     self._write(writer, messages)
             self._await_posted()
 
-    def _messages(
-        self, writer: StagingProducer, record_batches: Iterator[pa.RecordBatch]
-    ) -> Iterator[Messages]:
+    def _messages(self, writer: StagingProducer, record_batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
         """Yield the messages of record batches; a row that cannot be one is an error, or a message of another topic."""
         dead_letter_topic = self._options.dead_letter_topic
         if dead_letter_topic is None:
@@ -262,9 +258,7 @@ class SinkTask:
                 "raise the broker's store.message_size_max"
             ) from None
 
-    def _write_blocks(
-        self, writer: StagingProducer, topic: str, queues: Iterator[int], columns: Columns
-    ) -> None:
+    def _write_blocks(self, writer: StagingProducer, topic: str, queues: Iterator[int], columns: Columns) -> None:
         if not len(columns.body):
             return
         sizes = np.asarray(pc.binary_length(columns.body))

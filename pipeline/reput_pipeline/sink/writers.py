@@ -10,11 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from reput_pipeline.sink.options import SinkColumns, SinkOptions, parse_sink_options, sink_columns
 from reput_pipeline.spark.errors import BatchNotWritten, SinkError, note
@@ -63,11 +59,7 @@ def _checked(
 
 
 def _run_task(
-    options: SinkOptions,
-    columns: SinkColumns,
-    batches: Iterator[pa.RecordBatch],
-    query_id: str,
-    batch_id: int,
+    options: SinkOptions, columns: SinkColumns, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int
 ) -> TaskDone:
     from pyspark import TaskContext
 
@@ -146,9 +138,7 @@ class ReputBatchWriter(DataSourceArrowWriter):
         done = [message for message in messages if isinstance(message, TaskDone)]
         _commit(self._options, done, self._query_id, _BATCH_JOB)
         if self._options.idempotency_key is not None and done and all(one.part is None for one in done):
-            note(
-                f"nothing to publish under idempotencyKey {self._options.idempotency_key}: no rows, or already done"
-            )
+            note(f"nothing to publish under idempotencyKey {self._options.idempotency_key}: no rows, or already done")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 (Spark's)
         """Drop what was staged."""
@@ -183,9 +173,7 @@ class ReputStreamWriter(DataSourceStreamArrowWriter):
         done = [message for message in messages if isinstance(message, TaskDone)]
         if not done:
             return
-        strange = next(
-            (one for one in done if (one.query_id, one.batch_id) != (done[0].query_id, batchId)), None
-        )
+        strange = next((one for one in done if (one.query_id, one.batch_id) != (done[0].query_id, batchId)), None)
         if strange is not None:
             raise SinkError(
                 f"a task wrote batch {strange.batch_id} of {strange.query_id}, but batch {batchId} is committed"

@@ -68,16 +68,12 @@ def parse_word_or_offsets(option: str, text: str, words: tuple[str, ...]) -> tup
     if not text.startswith("{"):
         word = text.lower()
         if word not in words:
-            raise OptionError(
-                option, f'is {text!r}; it is {" or ".join(words)}, or JSON such as {{"t":{{"0":23}}}}'
-            )
+            raise OptionError(option, f'is {text!r}; it is {" or ".join(words)}, or JSON such as {{"t":{{"0":23}}}}')
         return _WORDS[word], {}
     table = parse_queue_table(option, text)
     for queue, offset in table.items():
         if offset < EARLIEST:
-            raise OptionError(
-                option, f"{queue}: {offset} is not an offset; -2 is the earliest, -1 the latest"
-            )
+            raise OptionError(option, f"{queue}: {offset} is not an offset; -2 is the earliest, -1 the latest")
         for value, word in ((EARLIEST, "earliest"), (LATEST, "latest")):
             if offset == value and word not in words:
                 raise OptionError(option, f"{queue}: {offset} ({word}) has no meaning here")

@@ -121,9 +121,7 @@ class LiveCluster:
             topics = sorted(name for name in there if options.is_wanted(name, self._own_names))
         for broker in self._addresses:
             table = self._attempts(self._reader.queue_bounds, topics, broker)
-            self._generations.update(
-                ((topic, broker), generation) for topic, generation in table.generations.items()
-            )
+            self._generations.update(((topic, broker), generation) for topic, generation in table.generations.items())
             for topic, queues in table.topics.items():
                 keys = found.setdefault(topic, [])
                 for queue_id, low, high in queues:
@@ -180,11 +178,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartit
         return tasks_of(ranges, cluster.generations, options.min_partitions)
 
 
-def tasks_of(
-    ranges: Iterable[QueueRange],
-    generations: Generations,
-    parts: int | None,
-) -> list[InputPartition]:
+def tasks_of(ranges: Iterable[QueueRange], generations: Generations, parts: int | None) -> list[InputPartition]:
     """Divide ranges into `parts` tasks; by default one per core, fewer for few messages."""
     wanted = [part for part in ranges if part.size > 0]
     total = sum(part.size for part in wanted)
@@ -196,7 +190,4 @@ def tasks_of(
 def live_partition(ranges: Sequence[QueueRange], generations: Generations) -> LivePartition:
     """Return a task for ranges, with their generations."""
     topics = {(part.queue.topic, part.queue.broker) for part in ranges}
-    return LivePartition(
-        list(ranges),
-        {topic: generations[topic] for topic in topics if topic in generations},
-    )
+    return LivePartition(list(ranges), {topic: generations[topic] for topic in topics if topic in generations})

@@ -29,9 +29,7 @@ class OfflineStore(StoreDirectory):
     def topic_queues(self, options: SourceOptions) -> dict[str, list[QueueKey]]:
         """Return the queues of the wanted topics."""
         own_names = self.clusters
-        found: dict[str, list[QueueKey]] = {
-            topic: [] for topic in self.topics if options.is_wanted(topic, own_names)
-        }
+        found: dict[str, list[QueueKey]] = {topic: [] for topic in self.topics if options.is_wanted(topic, own_names)}
         for queue in self.queue_keys():
             if queue.topic in found:
                 found[queue.topic].append(queue)
@@ -39,9 +37,7 @@ class OfflineStore(StoreDirectory):
 
     def committed(self, queue: QueueKey) -> int | None:
         """Raise NotImplementedError: a directory is read without a group, so the planning never asks."""
-        raise NotImplementedError(
-            f"a store directory is read without a group, and {queue} has no offset of one"
-        )
+        raise NotImplementedError(f"a store directory is read without a group, and {queue} has no offset of one")
 
 
 class FoundByKeys(NamedTuple):
@@ -78,9 +74,7 @@ def find_by_keys(store: OfflineStore, topics: Iterable[str], keys: Iterable[str]
             log_offsets.update(_log_offsets_in(file, hashes))
         end = max(file.header.end_physical_offset for file in files)
         # The last record's keys may not all be in the index.
-        return FoundByKeys(
-            sorted(offset for offset in log_offsets if store.log.min_offset <= offset < end), end
-        )
+        return FoundByKeys(sorted(offset for offset in log_offsets if store.log.min_offset <= offset < end), end)
     except (OSError, ValueError):
         return None  # the query is slower, but complete
     finally:
@@ -98,9 +92,7 @@ def _log_offsets_in(file: RawIndex, hashes: set[int]) -> list[int]:
             if entry.hash == key_hash:
                 log_offsets.append(entry.physical_offset)
             if entry.previous >= number:
-                raise ValueError(
-                    f"{file.path}: entry {number} leads to entry {entry.previous}, which is not older"
-                )
+                raise ValueError(f"{file.path}: entry {number} leads to entry {entry.previous}, which is not older")
             number = entry.previous
     return log_offsets
 
@@ -108,10 +100,7 @@ def _log_offsets_in(file: RawIndex, hashes: set[int]) -> list[int]:
 def _first_record(store: OfflineStore) -> int:
     """Return the lowest log offset of a message of any queue."""
     bounds = store.bounds(store.queue_keys())
-    return min(
-        (store.physical_offset(queue, low)[0] for queue, (low, high) in bounds.items() if low < high),
-        default=0,
-    )
+    return min((store.physical_offset(queue, low)[0] for queue, (low, high) in bounds.items() if low < high), default=0)
 
 
 _TASK_BYTES_MIN: Final = 8 << 20
@@ -150,9 +139,7 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
         NoSuchTopic, DataLost, OptionError, DamagedStore: the query cannot be answered.
     """
     ranges = [
-        part
-        for part in (narrowed(store, part, narrowing) for part in batch_ranges(store, options))
-        if part.size > 0
+        part for part in (narrowed(store, part, narrowing) for part in batch_ranges(store, options)) if part.size > 0
     ]
     if not ranges:
         return []
@@ -160,9 +147,7 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
     if narrowing.keys is not None:
         found = find_by_keys(store, [part.topic for part, *_ in wanted], narrowing.keys)
         if found is not None:
-            tasks: list[InputPartition] = (
-                [RecordsPartition(found.log_offsets, wanted)] if found.log_offsets else []
-            )
+            tasks: list[InputPartition] = [RecordsPartition(found.log_offsets, wanted)] if found.log_offsets else []
             tail = [Stretch(max(low, found.indexed_end), high) for low, high in log_files(store, wanted)]
             tail = [stretch for stretch in tail if stretch.start < stretch.end]
             return tasks + ([SegmentPartition(tail, wanted)] if tail else [])

@@ -146,9 +146,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None =
                 warnings.warn(f"option {name} has no effect in a batch", stacklevel=2)
     topics, pattern, assigned = _subscription(reader)
     if pattern is None:
-        reader.refuse(
-            ("includeSystemTopics",), "needs subscribePattern; a topic that is named is read anyway"
-        )
+        reader.refuse(("includeSystemTopics",), "needs subscribePattern; a topic that is named is read anyway")
     group_id = reader.text("groupId")
     shape = reader.choice("columns", ("native", "kafka"), "native")
     if "includeHeaders" in reader and shape != "kafka":
@@ -212,15 +210,11 @@ def _start(reader: OptionReader, streaming: bool, batch: bool, group_id: str | N
     text = reader.text("startingOffsets")
     if text is not None:
         if text.lower() == "group" and group_id is None:
-            raise OptionError(
-                "startingOffsets", "is 'group', but there is no groupId whose progress to start from"
-            )
+            raise OptionError("startingOffsets", "is 'group', but there is no groupId whose progress to start from")
         word, table = parse_word_or_offsets("startingOffsets", text, words)
     strategy = reader.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     if "startingTimestamp" not in reader and "startingOffsetsByTimestamp" not in reader:
-        reader.refuse(
-            ("startingOffsetsByTimestampStrategy",), "needs startingTimestamp or startingOffsetsByTimestamp"
-        )
+        reader.refuse(("startingOffsetsByTimestampStrategy",), "needs startingTimestamp or startingOffsetsByTimestamp")
     return QueryBound(
         word=EARLIEST if word is None else word,
         offsets=table,
@@ -330,9 +324,7 @@ def check_schema(schema: StructType, columns: dict[str, str]) -> None:
         if expected is None:
             near = difflib.get_close_matches(field.name, columns, 1, 0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise SchemaError(
-                f"the source has no column {field.name!r}; {hint}its columns are {', '.join(columns)}"
-            )
+            raise SchemaError(f"the source has no column {field.name!r}; {hint}its columns are {', '.join(columns)}")
         actual = field.dataType.simpleString()
         if actual != expected:
             raise SchemaError(

@@ -86,13 +86,7 @@ class BatchListener(StreamingQueryListener):
             except (ValueError, AttributeError, OffsetsUnreadable):
                 continue
             batch = Batch(
-                query,
-                progress.batchId,
-                ends,
-                source.numInputRows,
-                seconds,
-                progress.observedMetrics,
-                is_first,
+                query, progress.batchId, ends, source.numInputRows, seconds, progress.observedMetrics, is_first
             )
             is_first = False
             try:
@@ -116,9 +110,7 @@ class GroupProgress(BatchListener):
         tls: how to encrypt; None: not at all.
     """
 
-    def __init__(
-        self, name_server: str, group: str, query: str | None = None, tls: TLS | None = None
-    ) -> None:
+    def __init__(self, name_server: str, group: str, query: str | None = None, tls: TLS | None = None) -> None:
         super().__init__(name_server, query, tls)
         self._group = group
 

@@ -69,12 +69,7 @@ class QueryMetrics(BatchListener):
     """
 
     def __init__(
-        self,
-        name_server: str,
-        port: int,
-        host: str = "127.0.0.1",
-        query: str | None = None,
-        tls: TLS | None = None,
+        self, name_server: str, port: int, host: str = "127.0.0.1", query: str | None = None, tls: TLS | None = None
     ) -> None:
         super().__init__(name_server, query, tls)
         registry = CollectorRegistry()
@@ -87,9 +82,7 @@ class QueryMetrics(BatchListener):
         self._failures = Counter("reput_query_failures", "How often an error has ended the query", **of_query)
         self._messages = Counter("reput_query_messages", "Messages read", **of_query)
         self._bytes = Counter("reput_query_body_bytes", "Bytes of the bodies that were read", **of_query)
-        self._seconds = Summary(
-            "reput_query_batch_seconds", "Batches, and the time of their triggers", **of_query
-        )
+        self._seconds = Summary("reput_query_batch_seconds", "Batches, and the time of their triggers", **of_query)
         registry.register(_LagOnRequest(self))
         self._server, self._thread = start_http_server(port, host, registry)
 

@@ -170,14 +170,10 @@ def check_named(place: QueryBound, queues: Sequence[QueueKey]) -> None:
     by_name = _by_name(queues)
     for option, named in place.named_queues:
         if named not in by_name:
-            raise OptionError(
-                option, f"names queue {named}, which the query does not read or which is not there"
-            )
+            raise OptionError(option, f"names queue {named}, which the query does not read or which is not there")
 
 
-def resolve(
-    catalog: Catalog, options: SourceOptions, place: QueryBound, queue: QueueKey, bounds: Bounds
-) -> int:
+def resolve(catalog: Catalog, options: SourceOptions, place: QueryBound, queue: QueueKey, bounds: Bounds) -> int:
     """Return the offset of a place in a queue, within its bounds.
 
     Raises:
@@ -268,9 +264,7 @@ class Narrowing:
 
     def wants(self, topic: str, queue_id: int) -> bool:
         """Return whether a message of this queue can pass."""
-        return (self.topics is None or topic in self.topics) and (
-            self.queue_ids is None or queue_id in self.queue_ids
-        )
+        return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
 
 
 NOTHING_NARROWED: Final = Narrowing()
@@ -334,9 +328,7 @@ def _below(known: Narrowing, meaning: str, value: Any, inclusive: bool) -> Narro
         return replace(known, offset_high=high if known.offset_high is None else min(high, known.offset_high))
     if meaning == "time" and isinstance(value, datetime):
         high = _floor_ms(value) + 1  # Spark decides within the millisecond
-        return replace(
-            known, time_high_ms=high if known.time_high_ms is None else min(high, known.time_high_ms)
-        )
+        return replace(known, time_high_ms=high if known.time_high_ms is None else min(high, known.time_high_ms))
     return known
 
 
@@ -345,11 +337,7 @@ def _both(known: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:
 
 
 def _text(value: Any) -> str:
-    return (
-        bytes(value).decode("utf-8", "replace")
-        if isinstance(value, (bytes, bytearray, memoryview))
-        else str(value)
-    )
+    return bytes(value).decode("utf-8", "replace") if isinstance(value, (bytes, bytearray, memoryview)) else str(value)
 
 
 def _floor_ms(when: datetime) -> int:
@@ -384,9 +372,7 @@ def pack(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
     return packed
 
 
-def limited(
-    start: Mapping[QueueKey, int], available: Mapping[QueueKey, int], most: int
-) -> dict[QueueKey, int]:
+def limited(start: Mapping[QueueKey, int], available: Mapping[QueueKey, int], most: int) -> dict[QueueKey, int]:
     """Return the ends of a batch of about `most` messages, divided among the queues in proportion to their backlog.
 
     As in Spark's Kafka source, every queue with messages contributes at least one. A batch may exceed `most` by one

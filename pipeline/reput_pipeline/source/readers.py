@@ -23,14 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange, is_remade
 from reput_pipeline.source.options import arrow_schema, check_schema, parse_source_options
-from reput_pipeline.source.ranges import (
-    NOTHING_NARROWED,
-    Narrowing,
-    limited,
-    narrow,
-    starting_offsets,
-    wanted_queues,
-)
+from reput_pipeline.source.ranges import NOTHING_NARROWED, Narrowing, limited, narrow, starting_offsets, wanted_queues
 from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
 from reput_pipeline.spark.errors import DataLost, note
 from reput_protocol.errors import ReputError
@@ -192,9 +185,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif first < low:
                 self._lost(queue, f"messages {first} to {low - 1} are gone")
             elif end < first:
-                self._lost(
-                    queue, f"it ends at {end}, before message {first}: it lost messages or was created again"
-                )
+                self._lost(queue, f"it ends at {end}, before message {first}: it lost messages or was created again")
             begin[queue] = max(first, low)
             ends[queue] = max(high, begin[queue])
         total = sum(end - begin[queue] for queue, end in ends.items())
@@ -318,9 +309,7 @@ def _report_in_one_line() -> None:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
-def _unless_disconnected(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _unless_disconnected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Report the error that ends this process, unless the other end of its socket is closed."""
     if not issubclass(kind, (BrokenPipeError, ConnectionResetError)):
         sys.__excepthook__(kind, error, trace)

@@ -57,9 +57,7 @@ def decode_offsets(data: Mapping[str, Any]) -> StreamOffsets:
     """
     version = data.get("version")
     if version not in _VERSIONS:
-        raise OffsetsUnreadable(
-            f"their version is {version!r}, and this program reads up to version {VERSION}"
-        )
+        raise OffsetsUnreadable(f"their version is {version!r}, and this program reads up to version {VERSION}")
     try:
         queues = {
             QueueKey(topic, broker, int(queue_id)): int(offset)

@@ -58,9 +58,7 @@ def read_task(
             yield from read_live(partition, with_tags(partition, options, narrowing), schema, tolerance)
         elif isinstance(partition, (QueuePartition, SegmentPartition, RecordsPartition)):
             assert options.path is not None, "a reading of a directory has a path"
-            with DirectoryReading(
-                options.path, schema, tolerance, options.tag_filter, narrowing.tags
-            ) as reading:
+            with DirectoryReading(options.path, schema, tolerance, options.tag_filter, narrowing.tags) as reading:
                 if isinstance(partition, QueuePartition):
                     yield from reading.queues(partition.ranges)
                 elif isinstance(partition, SegmentPartition):

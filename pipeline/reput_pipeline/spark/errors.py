@@ -129,9 +129,7 @@ class BatchNotWritten(SinkError):
 
 
 _CAUSE: Final = re.compile(r"\b(reput_\w+(?:\.\w+)*)\.(\w+): (.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
-_OF_PYTHON: Final = re.compile(
-    r"^(?!org\.|java\.|Caused by)[\w.]*(?:Error|Exception)\b(?:: |$)", re.MULTILINE
-)
+_OF_PYTHON: Final = re.compile(r"^(?!org\.|java\.|Caused by)[\w.]*(?:Error|Exception)\b(?:: |$)", re.MULTILINE)
 """The last line of a traceback of Python."""
 
 

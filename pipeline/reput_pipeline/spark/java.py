@@ -43,9 +43,7 @@ class JavaMissing(RuntimeError):
 def java_version(executable: str) -> int | None:
     """Return the major version of a Java executable; None if it has none."""
     try:
-        answer = subprocess.run(
-            [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
-        )
+        answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = _VERSION.search(answer.stderr + answer.stdout)

@@ -112,9 +112,7 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]:
         proper = by_lower.get(name.lower())
         if proper is None:
             near = difflib.get_close_matches(name.lower(), by_lower, 1, 0.5)
-            hint = (
-                f"did you mean {by_lower[near[0]]}?" if near else f"it knows {', '.join(by_lower.values())}"
-            )
+            hint = f"did you mean {by_lower[near[0]]}?" if near else f"it knows {', '.join(by_lower.values())}"
             raise OptionError(name, f"the source has no such option; {hint}")
         found[proper] = name
     return found
@@ -180,9 +178,7 @@ def options_for(
     theirs = {name.lower() for name in others}
     given = {name.lower(): str(value) for name, value in options.items()}
     copies = {
-        name.removeprefix(_TABLE_PREFIX): value
-        for name, value in given.items()
-        if name.startswith(_TABLE_PREFIX)
+        name.removeprefix(_TABLE_PREFIX): value for name, value in given.items() if name.startswith(_TABLE_PREFIX)
     }
     of_table = is_table(options)
     found: dict[str, str] = {}

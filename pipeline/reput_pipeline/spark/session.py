@@ -128,9 +128,7 @@ def name_causes() -> None:
     if getattr(report, "names_causes", False):
         return
 
-    def report_with_cause(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
+    def report_with_cause(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         cause = cause_in(error)
         if cause is not None and not str(error).rstrip().endswith(cause.text):
             error.add_note(f"caused by {cause.name}: {cause.text}")

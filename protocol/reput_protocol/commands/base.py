@@ -113,10 +113,7 @@ def _optional(kind: Any) -> tuple[str, ...]:
 def _not_texts(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the integer fields, and of the flags."""
     plain = [(field.encode_name, _plain_type(field.type)) for field in _fields(kind)]
-    return (
-        tuple(name for name, found in plain if found is int),
-        tuple(name for name, found in plain if found is bool),
-    )
+    return (tuple(name for name, found in plain if found is int), tuple(name for name, found in plain if found is bool))
 
 
 def _forgive(kind: Any, found: Mapping[str, Value]) -> dict[str, Value]:
@@ -240,9 +237,7 @@ def _read_loosely(text: str) -> object:
     def with_keys(members: list[tuple[str, Any]]) -> dict[Any, Any]:
         return {objects.get(name, name): value for name, value in members}
 
-    return json.loads(
-        _UP_TO_KEY.sub(quoted, text), parse_constant=_refuse_constant, object_pairs_hook=with_keys
-    )
+    return json.loads(_UP_TO_KEY.sub(quoted, text), parse_constant=_refuse_constant, object_pairs_hook=with_keys)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -10,17 +10,7 @@ from typing import Final, NamedTuple, Self
 from msgspec import field
 
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.base import (
-    I32,
-    I64,
-    Body,
-    CommandHeader,
-    Kind,
-    Members,
-    Number,
-    RequestType,
-    Sender,
-)
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Kind, Members, Number, RequestType, Sender
 from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
 from reput_protocol.record.delays import moment_of
 from reput_protocol.rights import Right

@@ -12,25 +12,8 @@ from typing import Any, Final, Self
 
 from msgspec import UNSET, UnsetType, convert, field
 
-from reput_protocol.codes import (
-    ConsumeFromWhere,
-    ConsumeType,
-    ExpressionType,
-    MessageModel,
-    RequestCode,
-    ResponseCode,
-)
-from reput_protocol.commands.base import (
-    I32,
-    I64,
-    Body,
-    CommandHeader,
-    Kind,
-    LargeBody,
-    Members,
-    RequestType,
-    Sender,
-)
+from reput_protocol.codes import ConsumeFromWhere, ConsumeType, ExpressionType, MessageModel, RequestCode, ResponseCode
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Kind, LargeBody, Members, RequestType, Sender
 from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.names import ClientId, GroupName, ProducerGroupName, TopicName
 from reput_protocol.record.message import MessageQueue
@@ -63,11 +46,7 @@ class SubscriptionData(Members):
 
     @classmethod
     def of(
-        cls,
-        topic: str,
-        expression: str | None,
-        sub_version: int,
-        expression_type: str = ExpressionType.TAG.value,
+        cls, topic: str, expression: str | None, sub_version: int, expression_type: str = ExpressionType.TAG.value
     ) -> Self:
         """Return the subscription for `expression` (RocketMQ: FilterAPI.build).
 
@@ -77,9 +56,7 @@ class SubscriptionData(Members):
         if expression_type != ExpressionType.TAG:
             return cls(topic, expression or "", sub_version, expression_type)
         tags = TagFilter.parse(expression)
-        return cls(
-            topic, tags.expression, sub_version, expression_type, sorted(tags.tags), sorted(tags.codes)
-        )
+        return cls(topic, tags.expression, sub_version, expression_type, sorted(tags.tags), sorted(tags.codes))
 
 
 class ConsumerData(Members):
@@ -277,9 +254,7 @@ class SubscriptionGroupTable(LargeBody):
     timestamp.
     """
 
-    groups: dict[GroupName, SubscriptionGroupConfig] = field(
-        default_factory=dict, name="subscriptionGroupTable"
-    )
+    groups: dict[GroupName, SubscriptionGroupConfig] = field(default_factory=dict, name="subscriptionGroupTable")
     data_version: dict[str, I64] = {}
     forbidden: dict[GroupName, dict[TopicName, I64]] = field(default_factory=dict, name="forbiddenTable")
 

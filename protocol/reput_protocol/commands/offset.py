@@ -9,17 +9,7 @@ from msgspec import field
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
-from reput_protocol.commands.base import (
-    I32,
-    I64,
-    Body,
-    CommandHeader,
-    Kind,
-    LargeBody,
-    Members,
-    RequestType,
-    Sender,
-)
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Kind, LargeBody, Members, RequestType, Sender
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import BrokerName, ClientId, GroupName, GroupNames, TopicName
 from reput_protocol.record.message import MessageQueue
@@ -140,9 +130,7 @@ class ResetOffsetBody(LargeBody):
         except BodyMalformed:
             with suppress(BodyMalformed):
                 listed = _OffsetList.from_json(data).offset_table
-                return cls(
-                    {MessageQueue(one.topic, one.broker_name, one.queue_id): one.offset for one in listed}
-                )
+                return cls({MessageQueue(one.topic, one.broker_name, one.queue_id): one.offset for one in listed})
             raise
 
 
@@ -165,9 +153,7 @@ class ResetOffsetList(LargeBody):
     def to_members(self) -> dict[str, Any]:
         """Return the members; each queue object has its offset."""
         queues = self.offset_table.items()
-        listed = [
-            _QueueOffset(queue.broker_name, queue.queue_id, queue.topic, offset) for queue, offset in queues
-        ]
+        listed = [_QueueOffset(queue.broker_name, queue.queue_id, queue.topic, offset) for queue, offset in queues]
         return {"offsetTable": listed}
 
 

@@ -96,14 +96,7 @@ class PopHandle(NamedTuple):
         start, pop_time, invisible_time, revive_queue_id = map(_number, parts[:4])
         queue_offset = _number(parts[7]) if len(parts) > 7 else -1
         return cls(
-            start,
-            pop_time,
-            invisible_time,
-            revive_queue_id,
-            parts[4],
-            parts[5],
-            _number(parts[6]),
-            queue_offset,
+            start, pop_time, invisible_time, revive_queue_id, parts[4], parts[5], _number(parts[6]), queue_offset
         )
 
     @property

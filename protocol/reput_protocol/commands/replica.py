@@ -14,17 +14,7 @@ from typing import Final
 from msgspec import field
 
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.base import (
-    I32,
-    I64,
-    Body,
-    CommandHeader,
-    Kind,
-    LargeBody,
-    Members,
-    RequestType,
-    Sender,
-)
+from reput_protocol.commands.base import I32, I64, Body, CommandHeader, Kind, LargeBody, Members, RequestType, Sender
 from reput_protocol.names import BrokerName
 from reput_protocol.rights import Right
 

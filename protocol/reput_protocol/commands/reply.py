@@ -35,13 +35,7 @@ class PushReplyHeader(CommandHeader):
 
     @classmethod
     def of(
-        cls,
-        reply: SendMessageHeader,
-        properties: str,
-        *,
-        born_host: str,
-        store_host: str,
-        store_timestamp_ms: int,
+        cls, reply: SendMessageHeader, properties: str, *, born_host: str, store_host: str, store_timestamp_ms: int
     ) -> Self:
         """Return the header that delivers a reply sent with `reply` (324 or 325)."""
         return cls(

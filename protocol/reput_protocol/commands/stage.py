@@ -62,13 +62,9 @@ def staged_head(data: Buffer, position: int, index: int = 0) -> StagedBlock | No
         return None
     magic, size, queue_id, count, crc, topic_size = _HEAD.unpack_from(data, position)
     if magic != _MAGIC:
-        raise RecordMalformed(
-            index, position, f"the head of a staged block begins with {magic!r}, not {_MAGIC!r}"
-        )
+        raise RecordMalformed(index, position, f"the head of a staged block begins with {magic!r}, not {_MAGIC!r}")
     if not 0 < topic_size <= TOPIC_BYTES_MAX:
-        raise RecordMalformed(
-            index, position, f"a topic of {topic_size} bytes; it has 1 to {TOPIC_BYTES_MAX}"
-        )
+        raise RecordMalformed(index, position, f"a topic of {topic_size} bytes; it has 1 to {TOPIC_BYTES_MAX}")
     start = position + HEAD_BYTES + topic_size
     if start > len(data):
         return None
@@ -92,9 +88,7 @@ def staged_blocks(data: Buffer) -> Iterator[StagedBlock]:
         if found is None or found.end > len(data):
             raise RecordMalformed(index, position, "the staged block is truncated")
         if crc32(view[found.start : found.end]) != found.crc:
-            raise RecordMalformed(
-                index, position, f"the block's checksum is not {found.crc:#010x}, as its head says"
-            )
+            raise RecordMalformed(index, position, f"the block's checksum is not {found.crc:#010x}, as its head says")
         yield found
         position = found.end
         index += 1

@@ -41,9 +41,7 @@ REQUESTS: Final[Mapping[int, RequestType]] = {
 """By request code."""
 
 _OLD: Final = "RocketMQ's brokers do not serve it either"
-_NO_CONTROLLER: Final = (
-    "brokers elect their master with etcd or Kubernetes and not with RocketMQ's controller"
-)
+_NO_CONTROLLER: Final = "brokers elect their master with etcd or Kubernetes and not with RocketMQ's controller"
 _NO_CONTAINER: Final = "a process is one broker, and there are no broker containers"
 
 NOT_SERVED: Final[Mapping[int, NotServed]] = {
@@ -60,21 +58,15 @@ NOT_SERVED: Final[Mapping[int, NotServed]] = {
             "RESUME_CHECK_HALF_MESSAGE",
             "a half message without a decision is moved to the topic TRANS_CHECK_MAX_TIME_TOPIC",
         ),
+        NotServed(355, "EXPORT_ROCKSDB_CONFIG_TO_JSON", "queues and tables are files, and there is no RocksDB"),
         NotServed(
-            355, "EXPORT_ROCKSDB_CONFIG_TO_JSON", "queues and tables are files, and there is no RocksDB"
-        ),
-        NotServed(
-            513,
-            "UPDATE_AND_CREATE_STATIC_TOPIC",
-            "there are no static topics, whose queues can move to other brokers",
+            513, "UPDATE_AND_CREATE_STATIC_TOPIC", "there are no static topics, whose queues can move to other brokers"
         ),
         NotServed(902, "ADD_BROKER", _NO_CONTAINER),
         NotServed(903, "REMOVE_BROKER", _NO_CONTAINER),
         NotServed(905, "NOTIFY_MIN_BROKER_ID_CHANGE", "there are no acting masters"),
         NotServed(
-            906,
-            "EXCHANGE_BROKER_HA_INFO",
-            "slaves learn their master's port from its name servers or configuration",
+            906, "EXCHANGE_BROKER_HA_INFO", "slaves learn their master's port from its name servers or configuration"
         ),
         NotServed(1001, "CONTROLLER_ALTER_SYNC_STATE_SET", _NO_CONTROLLER),
         NotServed(1002, "CONTROLLER_ELECT_MASTER", _NO_CONTROLLER),

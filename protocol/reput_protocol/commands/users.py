@@ -65,11 +65,7 @@ class NoSigner(ReputError):
 
 
 def signer_of(
-    credentials: Credentials,
-    code: int,
-    remark: str | None,
-    ext: Mapping[str, Value],
-    now_s: Callable[[], float],
+    credentials: Credentials, code: int, remark: str | None, ext: Mapping[str, Value], now_s: Callable[[], float]
 ) -> RequestSigner | Credentials | None:
     """Return what signs the requests of a connection, by its server's answer to SIGNATURE_CHALLENGE.
 
@@ -81,9 +77,7 @@ def signer_of(
     """
     if code != ResponseCode.SUCCESS:
         if not knows_no_challenge(code, remark):
-            raise NoSigner(
-                f"it rejected the request for a challenge for signatures: {remark or f'code {code}'}"
-            )
+            raise NoSigner(f"it rejected the request for a challenge for signatures: {remark or f'code {code}'}")
         if not credentials.rocketmq_signatures:
             raise NoSigner(
                 "it does not support signatures in Reput's form, and the client may not use RocketMQ's "

@@ -72,8 +72,7 @@ def _parse(expression: str) -> TagFilter:
     parts = expression.split(_SEPARATOR)
     if not any(parts):
         raise FilterSyntaxError(
-            f"filter expression {expression[:80]!r} names no tag; write tags joined by ||, or * for everything",
-            0,
+            f"filter expression {expression[:80]!r} names no tag; write tags joined by ||, or * for everything", 0
         )
     found = frozenset(tag for part in parts if (tag := part.strip()))
     return TagFilter(expression, False, found, frozenset(map(tags_code, found)))

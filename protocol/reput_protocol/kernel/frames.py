@@ -16,11 +16,7 @@ else:
 
 
 def cut_frames(
-    buffer: object,
-    start: cython.Py_ssize_t,
-    total_max: cython.longlong,
-    header_max: cython.longlong,
-    made: object,
+    buffer: object, start: cython.Py_ssize_t, total_max: cython.longlong, header_max: cython.longlong, made: object
 ) -> tuple[list[Any], int, int, tuple[int, int] | None]:
     """Split `buffer` from `start` on into whole frames (`frames`).
 

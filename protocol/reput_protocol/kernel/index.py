@@ -15,9 +15,7 @@ else:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _entries_at(
-    size: cython.Py_ssize_t, slots: cython.Py_ssize_t, entries: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
+def _entries_at(size: cython.Py_ssize_t, slots: cython.Py_ssize_t, entries: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return where the entries begin in a file of `size` bytes, which must have room for both numbers."""
     if not 0 < slots <= size // 4 or not 0 <= entries <= size // 20 or size < 40 + 4 * slots + 20 * entries:
         raise ValueError(f"{size} bytes are no index file of {slots} slots and {entries} entries")
@@ -59,9 +57,7 @@ def insert_keys(
     """
     entries_at: cython.Py_ssize_t = _entries_at(len(file), slots, entries)
     if not (0 <= start < stop and 3 * stop <= len(keys) and 0 < first <= entries - (stop - start)):
-        raise ValueError(
-            f"keys {start} to {stop} of {len(keys) // 3} do not fit from entry {first} to {entries}"
-        )
+        raise ValueError(f"keys {start} to {stop} of {len(keys) // 3} do not fit from entry {first} to {entries}")
     used: cython.Py_ssize_t = 0
     earliest: cython.longlong = keys[3 * start + 2]
     latest: cython.longlong = earliest
@@ -230,9 +226,7 @@ def _entries_of_keys(
 
 
 def are_entries_of(
-    entries: cython.const[cython.uchar][::1],
-    keys: cython.const[cython.longlong][::1],
-    start: cython.Py_ssize_t,
+    entries: cython.const[cython.uchar][::1], keys: cython.const[cython.longlong][::1], start: cython.Py_ssize_t
 ) -> bool:
     """Return whether the entries have hash and physical offset of the keys from `start` on."""
     row: cython.Py_ssize_t

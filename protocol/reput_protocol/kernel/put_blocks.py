@@ -72,16 +72,7 @@ def check_block(
     in_retries: cython.bint = topic.startswith(_RETRY_TOPICS, 1 if magic == -626_843_481 else 2)
     while index < count and position < end:
         sealed += _judge(
-            block,
-            data,
-            index,
-            position,
-            magic,
-            topic,
-            in_retries,
-            queue_id,
-            body_bytes_max,
-            properties_bytes_max,
+            block, data, index, position, magic, topic, in_retries, queue_id, body_bytes_max, properties_bytes_max
         )
         position += raw.i32(data, position)
         index += 1
@@ -110,9 +101,7 @@ def _judge(
     least: cython.Py_ssize_t = 90 + len(topic)
     if left < least:
         name = topic[1 if magic == -626_843_481 else 2 :].decode()
-        raise Refusal(
-            index, position, f"{left} bytes are left, but a record of topic {name!r} has at least {least}"
-        )
+        raise Refusal(index, position, f"{left} bytes are left, but a record of topic {name!r} has at least {least}")
     size: cython.Py_ssize_t = raw.i32(data, position)
     if raw.i32(data, position + 4) != magic:
         version = 1 if magic == -626_843_481 else 2
@@ -130,38 +119,27 @@ def _judge(
     sys_flag: cython.int = raw.i32(data, position + 36)
     if sys_flag & ~0x701:
         raise Refusal(
-            index,
-            position,
-            f"SYSFLAG is {sys_flag & 0xFFFF_FFFF:#x}, but a client may set only bits of {0x701:#x}",
+            index, position, f"SYSFLAG is {sys_flag & 0xFFFF_FFFF:#x}, but a client may set only bits of {0x701:#x}"
         )
     stop: cython.Py_ssize_t = position + size
     body: cython.Py_ssize_t = position + 88
     body_size: cython.Py_ssize_t = raw.i32(data, body - 4)
     if not 0 <= body_size <= size - least:
         raise Refusal(
-            index,
-            position,
-            f"BODYLEN is {body_size}, but TOTALSIZE {size} leaves room for 0 to {size - least}",
+            index, position, f"BODYLEN is {body_size}, but TOTALSIZE {size} leaves room for 0 to {size - least}"
         )
     if body_size > body_bytes_max:
         raise Refusal(
-            index,
-            position,
-            f"the body has {body_size} bytes, but at most {body_bytes_max} are accepted",
-            True,
+            index, position, f"the body has {body_size} bytes, but at most {body_bytes_max} are accepted", True
         )
     if not raw.has(data, body + body_size, stop, topic):
         name = topic[1 if magic == -626_843_481 else 2 :].decode()
-        raise Refusal(
-            index, position, f"TOPICLEN and TOPIC are not those of {name!r}, the topic in the header"
-        )
+        raise Refusal(index, position, f"TOPICLEN and TOPIC are not those of {name!r}, the topic in the header")
     properties: cython.Py_ssize_t = body + body_size + len(topic) + 2
     properties_size: cython.Py_ssize_t = raw.i16(data, properties - 2)
     if properties_size != stop - properties:
         room = stop - properties
-        raise Refusal(
-            index, position, f"PROPLEN is {properties_size}, but TOTALSIZE {size} leaves {room} bytes for it"
-        )
+        raise Refusal(index, position, f"PROPLEN is {properties_size}, but TOTALSIZE {size} leaves {room} bytes for it")
     if properties_size > properties_bytes_max:
         raise Refusal(
             index,
@@ -170,9 +148,7 @@ def _judge(
             True,
         )
     if raw.i32(data, position + 12) != queue_id:
-        raise Refusal(
-            index, position, f"QUEUEID is {raw.i32(data, position + 12)}, but the header says {queue_id}"
-        )
+        raise Refusal(index, position, f"QUEUEID is {raw.i32(data, position + 12)}, but the header says {queue_id}")
     # Both offsets, born host, store timestamp and store host, reconsume times, prepared transaction offset.
     set_by_broker: cython.longlong = raw.i64(data, position + 20) | raw.i64(data, position + 28)
     set_by_broker |= raw.i64(data, position + 48) | raw.i64(data, position + 56)
@@ -287,9 +263,7 @@ def encode_block(
     has_own_texts: cython.bint = len(texts) != 1
     has_own_flags: cython.bint = len(flags) != 1
     if (has_own_texts and len(texts) != count) or (has_own_flags and len(flags) != count):
-        raise ValueError(
-            f"{len(texts)} texts and {len(flags)} flags are given for {count} bodies; give one or {count}"
-        )
+        raise ValueError(f"{len(texts)} texts and {len(flags)} flags are given for {count} bodies; give one or {count}")
     id_start: bytes = _ID_NAME + id_prefix
     id_size: cython.Py_ssize_t = len(id_start) + 5 if id_prefix else 0
     text: bytes = b"" if has_own_texts else texts[0]
@@ -441,9 +415,7 @@ def property_texts(
     for row in range(rows):
         if has_entries:
             for entry in range(entry_edges[row], entry_edges[row + 1]):
-                if _is_entry(name_data, name_edges, entry, b"UNIQ_KEY") and (
-                    len(is_set) == 0 or is_set[entry]
-                ):
+                if _is_entry(name_data, name_edges, entry, b"UNIQ_KEY") and (len(is_set) == 0 or is_set[entry]):
                     at = _put_entry(name_data, name_edges, value_data, value_edges, entry, texts, at, row)
         if has_tags and tag_edges[row] < tag_edges[row + 1]:
             at = raw.put(b"TAGS\x01", texts, at, len(texts))
@@ -654,9 +626,7 @@ def encode_rows(
             0,
             born_timestamps_ms[row if len(born_timestamps_ms) > 1 else 0],
         )
-        end = _put_middle(
-            records, body_end, at + size, topic, id_start if has_id else b"", id_number + row - start
-        )
+        end = _put_middle(records, body_end, at + size, topic, id_start if has_id else b"", id_number + row - start)
         at = raw.copy(texts, text_edges[row], text_size, records, end)
     return block, stop
 
@@ -690,9 +660,7 @@ def encode_record(
         ValueError: a host's size does not match `sys_flag`.
     """
     if len(born_host) != (20 if sys_flag & 0x10 else 8) or len(store_host) != (20 if sys_flag & 0x20 else 8):
-        raise ValueError(
-            f"hosts of {len(born_host)} and {len(store_host)} bytes, but SYSFLAG is {sys_flag:#x}"
-        )
+        raise ValueError(f"hosts of {len(born_host)} and {len(store_host)} bytes, but SYSFLAG is {sys_flag:#x}")
     if len(properties) > 0x7FFF:
         check_properties_size(len(properties), PROPERTIES_BYTES_MAX)
     body_size: cython.Py_ssize_t = len(body)
@@ -781,15 +749,7 @@ def batch_to_block(
         stop = at + size + 68 + len(topic)
         body_end = raw.copy(data, position + 20, body_size, records, at + 88)
         _put_head(
-            records,
-            at,
-            body_end,
-            stop,
-            magic,
-            queue_id,
-            raw.i32(data, position + 12),
-            sys_flag,
-            born_timestamp_ms,
+            records, at, body_end, stop, magic, queue_id, raw.i32(data, position + 12), sys_flag, born_timestamp_ms
         )
         at = raw.put(topic, records, body_end, stop)
         at = raw.copy(data, position + 20 + body_size, size - 20 - body_size, records, at)

@@ -15,13 +15,7 @@ class Refusal(Exception):
     is_size: bool
 
 def check_block(
-    block: Buffer,
-    magic: int,
-    topic: bytes,
-    queue_id: int,
-    count: int,
-    body_bytes_max: int,
-    properties_bytes_max: int,
+    block: Buffer, magic: int, topic: bytes, queue_id: int, count: int, body_bytes_max: int, properties_bytes_max: int
 ) -> int: ...
 def encode_block(
     bodies: Sequence[Buffer],

@@ -68,10 +68,7 @@ class _Record:
 
 @cython.cfunc
 def _read(
-    data: cython.const[cython.uchar][::1],
-    position: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    record: _Record,
+    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t, record: _Record
 ) -> cython.int:
     """Find the parts of the record at `[position, end)`; without one, set `record.reason`."""
     left: cython.Py_ssize_t = end - position
@@ -130,9 +127,7 @@ def _read(
     record.properties_size = raw.i16(data, record.properties - 2)
     if record.properties_size < 0 or record.properties + record.properties_size != stop:
         room = stop - record.properties
-        record.reason = (
-            f"PROPLEN is {record.properties_size}, but TOTALSIZE {size} leaves {room} bytes for it"
-        )
+        record.reason = f"PROPLEN is {record.properties_size}, but TOTALSIZE {size} leaves {room} bytes for it"
         return _INVALID
     if raw.i32(data, position + 12) < 0:
         record.reason = f"QUEUEID {raw.i32(data, position + 12)} is negative"
@@ -200,9 +195,7 @@ def read_record(
         if crc != raw.i32(data, position + 8):
             fault = body_fault(raw.i32(data, position + 8), crc)
     if fault is None and (check_crc or check_properties_crc):
-        fault = _checksum_fault(
-            data, position, record.properties, position + record.size, check_properties_crc
-        )
+        fault = _checksum_fault(data, position, record.properties, position + record.size, check_properties_crc)
     if fault is not None:
         return _INVALID, record.size, str(fault), None
     return (
@@ -252,10 +245,7 @@ def _find_units(data: cython.const[cython.uchar][::1], record: _Record) -> cytho
 
 
 def scan_records(
-    buffer: object,
-    start: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    physical_offset: cython.longlong = -1,
+    buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, physical_offset: cython.longlong = -1
 ) -> tuple[Any, int, int, int, str]:
     """Read the consecutive valid records from `start` on, without verifying checksums.
 
@@ -321,9 +311,7 @@ def properties_have_any(buffer: object, parts: tuple[bytes, ...]) -> bool:
     return False
 
 
-def record_starts(
-    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> Any:
+def record_starts(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t) -> Any:
     """Return where consecutive records start from `position` on, by their sizes only."""
     _check_range(position, end, len(data))
     rows: cython.Py_ssize_t = _count_sizes(data, position, end)
@@ -401,9 +389,7 @@ def _fill_row(
 
 
 def checksum_faults(
-    buffer: cython.const[cython.uchar][::1],
-    table: cython.const[cython.longlong][::1],
-    bodies: cython.bint = True,
+    buffer: cython.const[cython.uchar][::1], table: cython.const[cython.longlong][::1], bodies: cython.bint = True
 ) -> list[tuple[int, str]]:
     """Return the rows whose record fails the checksum of its body or, if it has one, of the whole record.
 
@@ -419,11 +405,7 @@ def checksum_faults(
         at: cython.Py_ssize_t = 24 * row
         stop: cython.Py_ssize_t = table[at] + table[at + 1]
         is_inside: cython.bint = 0 <= table[at] < stop <= len(buffer) and table[at] <= table[at + 16] <= stop
-        if (
-            not is_inside
-            or not table[at] <= table[at + 12] <= stop
-            or not 0 <= table[at + 13] <= stop - table[at + 12]
-        ):
+        if not is_inside or not table[at] <= table[at + 12] <= stop or not 0 <= table[at + 13] <= stop - table[at + 12]:
             raise ValueError(f"row {row} of the table is not of a buffer of {len(buffer)} bytes")
         is_sealed: cython.bint = raw.ends_with_checksum(buffer, table[at + 16], stop)
         if not bodies and not is_sealed:

@@ -20,23 +20,12 @@ def scan_records(
 ) -> tuple[array[int], int, int, int, str]: ...
 def properties_have_any(buffer: Buffer, parts: tuple[bytes, ...]) -> bool: ...
 def record_starts(data: Buffer, position: int, end: int) -> array[int]: ...
-def checksum_faults(
-    buffer: Buffer, table: array[int] | memoryview, bodies: bool = True
-) -> list[tuple[int, str]]: ...
+def checksum_faults(buffer: Buffer, table: array[int] | memoryview, bodies: bool = True) -> list[tuple[int, str]]: ...
 def queue_records(
-    buffer: Buffer,
-    start: int,
-    end: int,
-    topic: bytes,
-    queue_id: int,
-    queue_offset: int,
-    is_gapless: bool,
+    buffer: Buffer, start: int, end: int, topic: bytes, queue_id: int, queue_offset: int, is_gapless: bool
 ) -> tuple[array[int], int]: ...
 def unit_records(
-    buffer: Buffer,
-    base_offset: int,
-    units: array[int] | memoryview,
-    queues: list[tuple[bytes, int]],
+    buffer: Buffer, base_offset: int, units: array[int] | memoryview, queues: list[tuple[bytes, int]]
 ) -> tuple[array[int], list[int]]: ...
 def follow_records(
     data: Buffer,

@@ -294,9 +294,7 @@ def property_columns(
 
 
 @cython.cfunc
-def _decoded(
-    buffer: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, stop: cython.Py_ssize_t
-) -> dict[str, str]:
+def _decoded(buffer: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> dict[str, str]:
     """Return properties as text, with invalid UTF-8 replaced."""
     found: dict[str, str] = {}
     while at < stop:
@@ -325,10 +323,7 @@ def _hash_units(units: bytes, value: cython.uint) -> cython.uint:
 
 @cython.cfunc
 def _hash_bytes(
-    data: cython.const[cython.uchar][::1],
-    start: cython.Py_ssize_t,
-    stop: cython.Py_ssize_t,
-    value: cython.uint,
+    data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, value: cython.uint
 ) -> cython.uint:
     """Continue Java's hash `value` with the UTF-8 text at `[start, stop)`."""
     at: cython.Py_ssize_t

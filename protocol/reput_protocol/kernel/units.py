@@ -235,9 +235,7 @@ def select_units(
     return scanned, taken, total, extents, missing
 
 
-def damaged_unit(
-    units: cython.const[cython.uchar][::1], log_end: cython.longlong, file_size: cython.longlong
-) -> int:
+def damaged_unit(units: cython.const[cython.uchar][::1], log_end: cython.longlong, file_size: cython.longlong) -> int:
     """Return the first unit that points to where no record can be or could have been; -1 if there is none.
 
     A record is within one file of the log; pre-blank units point nowhere.
@@ -343,9 +341,7 @@ def stray_units(
 
 
 def differing_units(
-    units: cython.const[cython.uchar][::1],
-    records: cython.const[cython.longlong][::1],
-    start: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1], records: cython.const[cython.longlong][::1], start: cython.Py_ssize_t
 ) -> list[int]:
     """Return which records from `start` on, one for each unit, differ from those that the units point to.
 

@@ -100,17 +100,11 @@ def _decode(fields: list[str]) -> ClientTrace | None:
         case "EndTransaction":
             # kind, time, region, group, topic, id, tag, keys, store host, type, transaction id, state, from a check
             state = fields[11].lower().replace("_", " ")
-            return ClientTrace(
-                "EndTransaction", fields[5], group=fields[3], at_ms=int(fields[1]), detail=state
-            )
+            return ClientTrace("EndTransaction", fields[5], group=fields[3], at_ms=int(fields[1]), detail=state)
         case "Recall":
             # kind, time, region, group, topic, id, success
             return ClientTrace(
-                "Recall",
-                fields[5],
-                group=fields[3],
-                at_ms=int(fields[1]),
-                is_success=fields[6] == "true",
+                "Recall", fields[5], group=fields[3], at_ms=int(fields[1]), is_success=fields[6] == "true"
             )
     return None
 

@@ -70,14 +70,10 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     for word in text.split():
         count, unit = word[:-1], word[-1]
         if unit not in _UNITS_MS or not (count.isascii() and count.isdecimal() and 0 < int(count) < 1 << 31):
-            raise ValueError(
-                f"{word!r} is not a delay: write a number and s, m, h or d, such as 1s 5s 10m 2h"
-            )
+            raise ValueError(f"{word!r} is not a delay: write a number and s, m, h or d, such as 1s 5s 10m 2h")
         delays.append(int(count) * _UNITS_MS[unit])
     if not delays:
-        raise ValueError(
-            "there is no delay in it: write a number and s, m, h or d for each, such as 1s 5s 10m 2h"
-        )
+        raise ValueError("there is no delay in it: write a number and s, m, h or d for each, such as 1s 5s 10m 2h")
     return tuple(delays)
 
 
@@ -185,9 +181,7 @@ def expiry_of(options: DelayOptions) -> dict[str, str]:
     if ttl_s is not None:
         ttl_ms = _checked_delay_ms(ttl_s, "ttl_s")
         if not ttl_ms:
-            raise InvalidMessage(
-                "ttl_s is 0, so that no consumer could get the message; pass the seconds it lives"
-            )
+            raise InvalidMessage("ttl_s is 0, so that no consumer could get the message; pass the seconds it lives")
         properties[EXPIRES_AFTER] = str(ttl_ms)
     if expires_at is not None:
         properties[EXPIRES_AT] = str(_checked_moment_ms(expires_at, "expires_at"))
@@ -236,9 +230,7 @@ def _checked_delay_ms(delay_s: object, what: str = "delay_s") -> int:
         hint = "pass its total_seconds()" if isinstance(delay_s, timedelta) else "pass seconds"
         raise InvalidMessage(f"{what} must be an int or a float, not {type(delay_s).__name__}; {hint}")
     if not 0 <= delay_s <= _DELAY_MAX_S:
-        raise InvalidMessage(
-            f"{what} {delay_s!r} must be seconds from 0 on; nothing is delivered before it is sent"
-        )
+        raise InvalidMessage(f"{what} {delay_s!r} must be seconds from 0 on; nothing is delivered before it is sent")
     # Rounded up, so that it is never early, but without floats' rounding error.
     return math.ceil(round(delay_s * 1000, 3))
 
@@ -249,9 +241,7 @@ def _checked_moment_ms(moment: object, what: str = "deliver_at") -> int:
     try:
         since_epoch = moment.astimezone(UTC) - _EPOCH
     except (OverflowError, OSError, ValueError):
-        raise InvalidMessage(
-            f"{what} {moment!r} is beyond what a clock can show; pass a nearer one"
-        ) from None
+        raise InvalidMessage(f"{what} {moment!r} is beyond what a clock can show; pass a nearer one") from None
     if since_epoch < timedelta(0):
         raise InvalidMessage(f"{what} {moment!r} is before 1970; pass a later moment")
     return -(-(since_epoch // _MICROSECOND) // 1000)
@@ -271,9 +261,7 @@ def expiry_in(properties: bytes, store_timestamp_ms: int) -> int | None:
         properties: of its record, encoded. A value that is not a number means none.
         store_timestamp_ms: of its record.
     """
-    return _moment(
-        _text(find_property(properties, _AT)), _text(find_property(properties, _AFTER)), store_timestamp_ms
-    )
+    return _moment(_text(find_property(properties, _AT)), _text(find_property(properties, _AFTER)), store_timestamp_ms)
 
 
 def fix_expiry(properties: dict[str, str], store_timestamp_ms: int) -> None:

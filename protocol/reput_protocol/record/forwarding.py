@@ -42,9 +42,7 @@ _OF_THE_DELIVERY: Final = frozenset(
 """Properties that a copy does not get, besides those that only brokers may write."""
 
 
-def forwarded_properties(
-    properties: Mapping[str, str], unique_id: str | None, added: Mapping[str, str]
-) -> bytes:
+def forwarded_properties(properties: Mapping[str, str], unique_id: str | None, added: Mapping[str, str]) -> bytes:
     """Return the encoded properties of a copy.
 
     Args:

@@ -91,9 +91,7 @@ def topic_field(topic: bytes, version: int = 0) -> tuple[int, bytes]:
         raise InvalidMessage(
             f"a topic of {len(topic)} bytes does not fit into version {version} of a record; it has 1 to {limit}"
         )
-    return (
-        (MAGIC_V1, bytes((len(topic),)) + topic) if version == 1 else (MAGIC_V2, I16.pack(len(topic)) + topic)
-    )
+    return (MAGIC_V1, bytes((len(topic),)) + topic) if version == 1 else (MAGIC_V2, I16.pack(len(topic)) + topic)
 
 
 def record_bytes(body_size: int, topic: str, properties_size: int) -> int:

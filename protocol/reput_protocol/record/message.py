@@ -13,12 +13,7 @@ from msgspec import UNSET, Meta, Struct
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import BrokerName, TopicName, check_send_topic
-from reput_protocol.properties import (
-    SENT_PROPERTIES_BYTES_MAX,
-    check_key,
-    check_properties_size,
-    check_tag,
-)
+from reput_protocol.properties import SENT_PROPERTIES_BYTES_MAX, check_key, check_properties_size, check_tag
 from reput_protocol.property_rules import check_property
 from reput_protocol.record.delays import Delay, DelayOptions, delay_of, expiry_of
 
@@ -101,9 +96,7 @@ class Message:
         if type(body) is not bytes:
             body = checked_body(body) if value is UNSET or body is not None else NOT_SERIALIZED
         # `isprintable` quickly rules out separators, which are control characters.
-        if tag is not None and (
-            type(tag) is not str or not tag or not tag.isprintable() or "||" in tag or " " in tag
-        ):
+        if tag is not None and (type(tag) is not str or not tag or not tag.isprintable() or "||" in tag or " " in tag):
             check_tag(tag)
         if properties:
             for name, text in properties.items():

@@ -160,9 +160,7 @@ class IdRun(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             prefix, first = self.prefix, self.first
-            return [
-                prefix + "%04X" % (first + number & 0xFFFF) for number in range(*index.indices(self._count))
-            ]
+            return [prefix + "%04X" % (first + number & 0xFFFF) for number in range(*index.indices(self._count))]
         if not -self._count <= index < self._count:
             raise IndexError(f"there are {self._count} ids, none of number {index}")
         number = self.first + (index if index >= 0 else index + self._count)
@@ -177,15 +175,7 @@ class UniqueIdGenerator:
     65536 ids of one millisecond distinct. Threads may share a generator; a forked child must create its own.
     """
 
-    __slots__ = (
-        "_clock_ms",
-        "_count",
-        "_identity",
-        "_month_end_ms",
-        "_month_start_ms",
-        "_numbers",
-        "_prefix",
-    )
+    __slots__ = ("_clock_ms", "_count", "_identity", "_month_end_ms", "_month_start_ms", "_numbers", "_prefix")
 
     def __init__(self, ip: bytes, pid: int, class_hash: int, clock_ms: Callable[[], int]) -> None:
         """Use the 4 or 16 bytes of `ip` and the low bits of `pid` and `class_hash`; `clock_ms` returns the time."""
@@ -229,9 +219,7 @@ class UniqueIdGenerator:
         return prefix
 
     def _start_month(self, now_ms: int) -> None:
-        start = datetime.fromtimestamp(now_ms / 1000).replace(
-            day=1, hour=0, minute=0, second=0, microsecond=0
-        )
+        start = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         following = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
         self._month_start_ms = int(start.timestamp() * 1000)
         self._month_end_ms = int(following.timestamp() * 1000)

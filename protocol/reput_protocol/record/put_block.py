@@ -53,16 +53,9 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     parts: list[Buffer] = []
     for flag, body, properties in items:
         if len(properties) > PROPERTIES_BYTES_MAX:
-            raise InvalidMessage(
-                f"properties of {len(properties)} bytes, but at most {PROPERTIES_BYTES_MAX} fit"
-            )
+            raise InvalidMessage(f"properties of {len(properties)} bytes, but at most {PROPERTIES_BYTES_MAX} fit")
         size = UNIT_BYTES_MIN + len(body) + len(properties)
-        parts += (
-            _HEAD.pack(size, 0, 0, flag, len(body)),
-            body,
-            _PROPERTIES_SIZE.pack(len(properties)),
-            properties,
-        )
+        parts += (_HEAD.pack(size, 0, 0, flag, len(body)), body, _PROPERTIES_SIZE.pack(len(properties)), properties)
     return b"".join(parts)
 
 
@@ -80,9 +73,7 @@ def decode_batch(body: Buffer, count_max: int | None = None) -> list[BatchItem]:
         left = end - position
         if count_max is not None and len(items) == count_max:
             raise RecordMalformed(
-                count_max,
-                position,
-                f"at most {count_max} messages are taken in a batch; send several smaller ones",
+                count_max, position, f"at most {count_max} messages are taken in a batch; send several smaller ones"
             )
         if left < UNIT_BYTES_MIN:
             raise RecordMalformed(len(items), position, f"{left} bytes are left, too few for a unit")
@@ -101,9 +92,7 @@ def decode_batch(body: Buffer, count_max: int | None = None) -> list[BatchItem]:
                 position,
                 f"properties length {properties_size}, but unit size {size} leaves {stop - properties_at}",
             )
-        items.append(
-            BatchItem(flag, bytes(view[body_at : body_at + body_size]), bytes(view[properties_at:stop]))
-        )
+        items.append(BatchItem(flag, bytes(view[body_at : body_at + body_size]), bytes(view[properties_at:stop])))
         position = stop
     return items
 
@@ -156,9 +145,7 @@ def check_put_block(
     if not size:
         raise RecordMalformed(0, 0, "the block is empty; it must hold at least one record")
     if size > block_max:
-        raise RecordTooLarge(
-            0, 0, f"the block has {size} bytes, but at most {block_max} are accepted; split it"
-        )
+        raise RecordTooLarge(0, 0, f"the block has {size} bytes, but at most {block_max} are accepted; split it")
     magic, topic_bytes = topic_of_records(topic)
     try:
         sealed = put_blocks.check_block(block, magic, topic_bytes, queue_id, count, body_max, properties_max)

@@ -205,9 +205,7 @@ class RecordView:
         return str(self._part(part), "utf-8", "replace") or None
 
 
-def record_views(
-    buffer: Buffer, start: int = 0, end: int | None = None, *, check_crc: bool = True
-) -> list[RecordView]:
+def record_views(buffer: Buffer, start: int = 0, end: int | None = None, *, check_crc: bool = True) -> list[RecordView]:
     """Return a view of every record in `[start, end)` of `buffer`.
 
     Raises:
@@ -391,17 +389,7 @@ def redirect_record(
     size = fixed + len(body) + len(topic_bytes) + I16.size + len(properties)
     redirected = b"".join(
         (
-            FRONT.pack(
-                size,
-                magic,
-                record.body_crc,
-                queue_id,
-                record.flag,
-                0,
-                0,
-                sys_flag,
-                record.born_timestamp_ms,
-            ),
+            FRONT.pack(size, magic, record.body_crc, queue_id, record.flag, 0, 0, sys_flag, record.born_timestamp_ms),
             born_host,
             I64.pack(record.store_timestamp_ms),
             store_host,

@@ -18,15 +18,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from reput_protocol.buffers import Buffer
-from reput_protocol.kernel.records import (
-    BLANK,
-    COLUMNS,
-    INVALID,
-    RECORD,
-    TRUNCATED,
-    read_record,
-    scan_records,
-)
+from reput_protocol.kernel.records import BLANK, COLUMNS, INVALID, RECORD, TRUNCATED, read_record, scan_records
 from reput_protocol.kernel.tables import java_hash, key_hashes, runs, tags_codes
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property

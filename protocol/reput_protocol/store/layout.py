@@ -105,9 +105,7 @@ class StoreLayout:
         geometry: known sizes.
     """
 
-    def __init__(
-        self, root: Path, commit_log_dirs: Sequence[Path] = (), geometry: Geometry | None = None
-    ) -> None:
+    def __init__(self, root: Path, commit_log_dirs: Sequence[Path] = (), geometry: Geometry | None = None) -> None:
         geometry = geometry or Geometry()
         self.root = root
         self.geometry = geometry
@@ -117,10 +115,7 @@ class StoreLayout:
         directories = list(_queue_directories(standing_for(self.consume_queue_dir)))
         if not self.queue_file_size:
             self.queue_file_size = most_common_size(
-                entry.stat().st_size
-                for _, _, path in directories
-                for entry in os.scandir(path)
-                if entry.is_file()
+                entry.stat().st_size for _, _, path in directories for entry in os.scandir(path) if entry.is_file()
             )
         self.queues = [
             QueueDirectory(topic, queue_id, read_stream((path,), self.queue_file_size))
@@ -148,9 +143,7 @@ class StoreLayout:
         if not directory.is_dir():
             return []
         return sorted(
-            path
-            for path in directory.iterdir()
-            if path.is_file() and path.name.isascii() and path.name.isdecimal()
+            path for path in directory.iterdir() if path.is_file() and path.name.isascii() and path.name.isdecimal()
         )
 
 
@@ -187,9 +180,7 @@ def stream_of(directories: tuple[Path, ...], found: Iterable[tuple[Path, int]], 
     stream = Stream(directories)
     for path, size in found:
         if not is_file_name(path.name):
-            stream.odd.append(
-                OddFile(path, 0, "its name is not a 20-digit offset; move it out of the directory")
-            )
+            stream.odd.append(OddFile(path, 0, "its name is not a 20-digit offset; move it out of the directory"))
             continue
         stream.files.append(StreamFile(path, int(path.name), size))
     stream.files.sort(key=lambda file: (file.start, file.path))
@@ -203,9 +194,7 @@ def stream_of(directories: tuple[Path, ...], found: Iterable[tuple[Path, int]], 
         if kept and file.start == kept[-1].start:
             twin = kept[-1].path.parent
             stream.odd.append(
-                OddFile(
-                    file.path, 0, f"{twin} has a file of that name too, and only one can be part of the log"
-                )
+                OddFile(file.path, 0, f"{twin} has a file of that name too, and only one can be part of the log")
             )
             continue
         if file.start % size or (kept and file.start < kept[-1].start + size):

@@ -127,9 +127,7 @@ def read_log(
         if index > (from_index if to_index is None else 0):
             before = stream.files[index - 1]
             if file.start != before.start + stream.file_size and index <= last:
-                gap = StreamFile(
-                    before.path.with_name(f"{before.start + stream.file_size:020d}"), before.end, 0
-                )
+                gap = StreamFile(before.path.with_name(f"{before.start + stream.file_size:020d}"), before.end, 0)
                 yield Damage(gap, 0, file.start - before.end, "the file is missing", False)
         if index > last and index > (from_index if to_index is None else 0):
             break  # made ahead and never used
@@ -201,11 +199,7 @@ class _FileReading:
                     self.ended_here = True
                 else:
                     yield Damage(
-                        self._file,
-                        position,
-                        size,
-                        "no record is there, but the log continues in a later file",
-                        False,
+                        self._file, position, size, "no record is there, but the log continues in a later file", False
                     )
                 return
             damage = self._damage(position, scan, reason)

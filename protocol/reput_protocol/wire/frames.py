@@ -29,13 +29,7 @@ from msgspec.json import Decoder, Encoder
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import LanguageCode
-from reput_protocol.errors import (
-    FrameMalformed,
-    FrameTooLarge,
-    HeaderMalformed,
-    ProtocolError,
-    UnknownHeaderType,
-)
+from reput_protocol.errors import FrameMalformed, FrameTooLarge, HeaderMalformed, ProtocolError, UnknownHeaderType
 from reput_protocol.kernel.frames import cut_frames, text_fields
 from reput_protocol.wire.header import FIELDS_MAX, Header, HeaderType, Value, text_ext
 
@@ -84,9 +78,7 @@ def encode_binary_header(header: Header) -> bytes:
     remark = b"" if header.remark is None else header.remark.encode()
     fields = b"".join(parts)
     try:
-        fixed = _FIXED.pack(
-            header.code, header.language, header.version, header.opaque, header.flag, len(remark)
-        )
+        fixed = _FIXED.pack(header.code, header.language, header.version, header.opaque, header.flag, len(remark))
     except struct.error as error:
         raise ValueError(f"header with code {header.code} does not fit the binary form: {error}") from None
     return b"".join((fixed, remark, _I32.pack(len(fields)), fields))
@@ -180,9 +172,7 @@ def _decode_unusual(text: str) -> _Members:
     except ValidationError:
         language = None
     fields = {name: _value(name, bytes(raw)) for name, raw in (members.extFields or {}).items()}
-    return _Members(
-        members.code, members.opaque, members.flag, members.remark, fields, language, members.version
-    )
+    return _Members(members.code, members.opaque, members.flag, members.remark, fields, language, members.version)
 
 
 def _value(name: str, raw: bytes) -> _Scalar:
@@ -217,9 +207,7 @@ def _ext(fields: dict[str, _Scalar] | None) -> dict[str, Value]:
     if fields is None:
         return {}
     if len(fields) > FIELDS_MAX:
-        raise HeaderMalformed(
-            f"JSON header: extFields has {len(fields)} members; at most {FIELDS_MAX} are read"
-        )
+        raise HeaderMalformed(f"JSON header: extFields has {len(fields)} members; at most {FIELDS_MAX} are read")
     return text_ext(fields)  # type: ignore[return-value]
 
 
@@ -263,9 +251,7 @@ def decode_msgpack_header(data: Buffer) -> Header:
     if type(ext) is not dict or len(ext) > _CONTAINER_LENGTH_MAX:
         raise HeaderMalformed(f"msgpack header: the fields are not a map of at most {_CONTAINER_LENGTH_MAX}")
     if not (_KEY_TYPES.issuperset(map(type, ext)) and _VALUE_TYPES.issuperset(map(type, ext.values()))):
-        raise HeaderMalformed(
-            "msgpack header: a field has no text as name, or holds a container or extension type"
-        )
+        raise HeaderMalformed("msgpack header: a field has no text as name, or holds a container or extension type")
     return Header(code, opaque, flag, remark, ext, language, version)
 
 
@@ -280,11 +266,7 @@ def _unpack_large(data: Buffer) -> Any:
         return container
 
     return msgpack.unpackb(
-        data,
-        list_hook=count,
-        object_hook=count,
-        max_array_len=_CONTAINER_LENGTH_MAX,
-        max_map_len=_CONTAINER_LENGTH_MAX,
+        data, list_hook=count, object_hook=count, max_array_len=_CONTAINER_LENGTH_MAX, max_map_len=_CONTAINER_LENGTH_MAX
     )
 
 
@@ -448,15 +430,11 @@ class FrameReader:
                 piece = memoryview(data)[start : start + self._needed - len(buffer)]
                 buffer += piece
                 start += len(piece)
-                found, end, self._needed, fault = cut_frames(
-                    buffer, 0, self._total_max, self._header_max, _frame
-                )
+                found, end, self._needed, fault = cut_frames(buffer, 0, self._total_max, self._header_max, _frame)
                 if end:
                     buffer = bytearray()  # bodies are views of the one before
             else:
-                found, end, self._needed, fault = cut_frames(
-                    data, start, self._total_max, self._header_max, _frame
-                )
+                found, end, self._needed, fault = cut_frames(data, start, self._total_max, self._header_max, _frame)
                 buffer += memoryview(data)[end:]
                 start = len(data)
             frames += found

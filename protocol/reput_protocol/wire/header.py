@@ -79,7 +79,5 @@ def text_ext(ext: Mapping[str, Value]) -> dict[str, str]:
     if _TEXT.issuperset(map(type, ext.values())):
         return ext  # type: ignore[return-value]
     return {
-        name: value if type(value) is str else value_text(value)
-        for name, value in ext.items()
-        if value is not None
+        name: value if type(value) is str else value_text(value) for name, value in ext.items() if value is not None
     }

@@ -46,9 +46,7 @@ _NUMBERS_KEPT: Final = 1024
 _EVERY_NUMBER: Final = (1 << _NUMBERS_KEPT) - 1
 
 
-def signed_content(
-    ext: Mapping[str, Value], version: int = PROTOCOL_VERSION, *, without: str | None = None
-) -> bytes:
+def signed_content(ext: Mapping[str, Value], version: int = PROTOCOL_VERSION, *, without: str | None = None) -> bytes:
     """Return what is signed of a header.
 
     Args:
@@ -275,9 +273,7 @@ class SignatureChecker:
         return True
 
 
-_NOT_ITS: Final = (
-    "the signature of this request is not that of the user it names; check the client's user and secret"
-)
+_NOT_ITS: Final = "the signature of this request is not that of the user it names; check the client's user and secret"
 
 
 def check_user_name(name: str) -> str:

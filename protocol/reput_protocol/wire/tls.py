@@ -45,11 +45,7 @@ _CERTIFICATE_REFUSED: Final = (
     ("ALERT_CERTIFICATE_EXPIRED", "the certificate of this side has expired", "renew it"),
     ("ALERT_CERTIFICATE_REVOKED", "the certificate of this side has been revoked", "renew it"),
     ("CERTIFICATE_UNKNOWN", "{peer} does not accept the certificate of this side", GIVE_CERTIFICATE),
-    (
-        "ALERT_BAD_CERTIFICATE",
-        "{peer} does not accept the certificate of this side, or requires one",
-        GIVE_CERTIFICATE,
-    ),
+    ("ALERT_BAD_CERTIFICATE", "{peer} does not accept the certificate of this side, or requires one", GIVE_CERTIFICATE),
     ("UNSUPPORTED_CERTIFICATE", "{peer} does not accept this kind of certificate", GIVE_CERTIFICATE),
 )
 _PLAIN: Final = ("{peer} does not use TLS", NO_TLS)

@@ -20,18 +20,14 @@ def judge(facts: Facts) -> Iterator[Violation]:
     for delivery in facts.deliveries:
         if delivery.group == terms.BYSTANDER:
             before = first.setdefault(delivery.uid, delivery)
-            if before is not delivery and not facts.disturbed(
-                delivery.who, before.begun - BACK_S, delivery.begun
-            ):
+            if before is not delivery and not facts.disturbed(delivery.who, before.begun - BACK_S, delivery.begun):
                 yield Violation("bystander", f"{before} came again at {delivery.begun:.3f}")
     for put in facts.puts.values():
         if put.topic == terms.DEALS or put.acked_at is None or put.uid not in first:
             continue  # when a transaction ends is the broker's to ask; what is missing, `losses.py` finds
         delivery = first[put.uid]
         due = max(put.acked_at, put.at + put.delay_s)
-        if delivery.begun > due + PROMPT_S and not facts.disturbed(
-            delivery.who, due - BACK_S, delivery.begun
-        ):
+        if delivery.begun > due + PROMPT_S and not facts.disturbed(delivery.who, due - BACK_S, delivery.begun):
             yield Violation("late", f"{delivery}: {delivery.begun - due:.3f} s after it was there")
     for entry in facts.copies_to_retry(terms.BYSTANDER) + facts.dead_letters(terms.BYSTANDER):
         yield Violation("bystander", f"{entry} has come back to a group that handles everything")

@@ -24,6 +24,4 @@ def judge(facts: Facts) -> Iterator[Violation]:
     for delivery in facts.deliveries:
         put = facts.puts.get(delivery.uid)
         if put is not None and put.delay_s and delivery.begun < put.at + put.delay_s - _EARLY_S:
-            yield Violation(
-                "delayed early", f"{delivery}: {put.at + put.delay_s - delivery.begun:.3f} s early"
-            )
+            yield Violation("delayed early", f"{delivery}: {put.at + put.delay_s - delivery.begun:.3f} s early")

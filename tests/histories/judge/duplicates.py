@@ -73,9 +73,7 @@ class Reasons:
             reason = self._reason(first, delivery, deliveries)
             if reason is None:
                 self.violations.append(
-                    Violation(
-                        "duplicate", f"{first} and again {delivery.who} {delivery.begun:.3f}, for no reason"
-                    )
+                    Violation("duplicate", f"{first} and again {delivery.who} {delivery.begun:.3f}, for no reason")
                 )
             else:
                 self.counts[reason] += 1

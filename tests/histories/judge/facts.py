@@ -67,9 +67,7 @@ class Loss(NamedTuple):
         """Whether an acknowledged put may be gone."""
         if self.stored_by is None:
             return put.acked_at is not None and put.acked_at <= self.at
-        return (
-            put.stored_ms <= self.stored_by and self.of in ("", put.acked_by) and put.acked_by != self.kept_by
-        )
+        return put.stored_ms <= self.stored_by and self.of in ("", put.acked_by) and put.acked_by != self.kept_by
 
 
 @dataclass(slots=True)
@@ -219,11 +217,7 @@ class Facts:
 
     def disturbed(self, who: str, since: float, until: float) -> bool:
         """Whether a member was disconnected, killed or suspended at some moment of a span."""
-        return (
-            self.broker_down(since, until)
-            or self.stood_still(who, since, until)
-            or self.died(who, since, until)
-        )
+        return self.broker_down(since, until) or self.stood_still(who, since, until) or self.died(who, since, until)
 
 
 class _Reader:
@@ -281,14 +275,7 @@ class _Reader:
     def _begun(self, event: Event) -> None:
         queue = (event["topic"], event["queue"])
         delivery = Delivery(
-            event.who,
-            event["group"],
-            queue,
-            event["offset"],
-            event["uid"],
-            event["kind"],
-            event["attempt"],
-            event.at,
+            event.who, event["group"], queue, event["offset"], event["uid"], event["kind"], event["attempt"], event.at
         )
         self._facts.deliveries.append(delivery)
         self._open[event.who, queue, event["offset"]] = delivery
@@ -309,14 +296,7 @@ class _Reader:
     def _back(self, event: Event) -> None:
         queue = (event["topic"], event["queue"])
         back = GivenBack(
-            event.who,
-            event["group"],
-            queue,
-            event["offset"],
-            event["uid"],
-            event["attempt"],
-            event["level"],
-            event.at,
+            event.who, event["group"], queue, event["offset"], event["uid"], event["attempt"], event["level"], event.at
         )
         self._facts.backs.append(back)
         self._backs[event.who, queue, event["offset"]] = back

@@ -28,9 +28,7 @@ def judge(facts: Facts) -> Iterator[Violation]:
     for event in facts.events:
         match event.what:
             case "locked":
-                yield from _given(
-                    facts, held, event.who, event["group"], event["queues"], event["asked"], event.at
-                )
+                yield from _given(facts, held, event.who, event["group"], event["queues"], event["asked"], event.at)
             case "unlock":
                 for topic, queue_id in event["queues"]:
                     held.get((event["group"], (topic, queue_id)), {}).pop(event.who, None)

@@ -43,9 +43,7 @@ def _owners(facts: Facts) -> Owners:
 
     def had_until(who: str, queue: QueueKey, at: float) -> None:
         since = has_since.pop((who, queue))
-        owners[facts.groups.get(who, ""), queue].append(
-            (who, Span(since, min(at, facts.killed.get(who, at))))
-        )
+        owners[facts.groups.get(who, ""), queue].append((who, Span(since, min(at, facts.killed.get(who, at)))))
 
     for event in facts.events:
         if event.what == "let-go":  # one that leaves says no more what it has
@@ -72,8 +70,7 @@ def _owned_twice(facts: Facts, owners: Owners) -> Iterator[Violation]:
                 continue
             if not any(facts.disturbed(who, since - QUIET_S, until) for who in (one, other)):
                 yield Violation(
-                    "owned twice",
-                    f"{group}: {one} and {other} both had {queue} from {since:.3f} to {until:.3f}",
+                    "owned twice", f"{group}: {one} and {other} both had {queue} from {since:.3f} to {until:.3f}"
                 )
 
 
@@ -108,9 +105,7 @@ def _taken_too_soon(facts: Facts) -> Iterator[Violation]:
             for other in holdings:
                 if other.who == holding.who or not other.taken < asked < _until(facts, other):
                     continue
-                if not any(
-                    facts.disturbed(one.who, asked - QUIET_S, holding.taken) for one in (holding, other)
-                ):
+                if not any(facts.disturbed(one.who, asked - QUIET_S, holding.taken) for one in (holding, other)):
                     yield Violation(
                         "taken too soon",
                         f"{holding.group}: {holding.who} was to have {holding.queue} at {holding.wanted:.3f} and asked "

@@ -52,13 +52,9 @@ def _two_masters(facts: Facts) -> Iterator[Violation]:
         # A repeated put is answered with the first one's time, by whichever broker leads then.
         if event.what == "acked" and terms_of_office and not facts.puts[event["uid"]].deduplicated:
             stored_ms = event["stored_ms"]
-            leading = [
-                (epoch, address) for epoch, since_ms, address in terms_of_office if since_ms < stored_ms
-            ]
+            leading = [(epoch, address) for epoch, since_ms, address in terms_of_office if since_ms < stored_ms]
             if leading and max(leading)[1] != event["host"]:
-                yield Violation(
-                    "stale master", f"{event}, and {max(leading)[1]} led since before that was stored"
-                )
+                yield Violation("stale master", f"{event}, and {max(leading)[1]} led since before that was stored")
 
 
 def _copies(facts: Facts) -> Iterator[Violation]:

@@ -116,9 +116,7 @@ def _dead_letters(facts: Facts) -> Iterator[Violation]:
     for group in terms.GROUPS:
         for entry in facts.dead_letters(group):
             if entry.kind != terms.POISON or group == terms.BYSTANDER:
-                yield Violation(
-                    "dead letter", f"{entry.uid} ({entry.kind}) is one of {group}, and should not be"
-                )
+                yield Violation("dead letter", f"{entry.uid} ({entry.kind}) is one of {group}, and should not be")
             wanted = set(range(terms.ATTEMPTS_MAX + 1)) if group == terms.SHARED else {0}
             if tries[group, entry.uid] != wanted or entry.attempt != max(wanted) + 1:
                 yield Violation(

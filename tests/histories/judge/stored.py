@@ -48,6 +48,4 @@ def _decisions(facts: Facts) -> Iterator[Violation]:
         if put is not None and put.topic == terms.DEALS:
             decided = facts.decided.get(delivery.uid)
             if decided is None or delivery.begun < decided:
-                yield Violation(
-                    "half message", f"{delivery} was delivered before it was committed, {decided}"
-                )
+                yield Violation("half message", f"{delivery} was delivered before it was committed, {decided}")

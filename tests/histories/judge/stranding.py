@@ -54,18 +54,14 @@ def _stranded(facts: Facts, quiet: Span) -> Iterator[Violation]:
         if quiet.until - since < _SEEN_S:
             continue
         begun = {
-            event["uid"]
-            for event in facts.events
-            if event.what == "put" and event.who == who and since <= event.at
+            event["uid"] for event in facts.events if event.what == "put" and event.who == who and since <= event.at
         }
         ends = [event for event in facts.events if event.who == who and since <= event.at <= quiet.until]
         failures = [event for event in ends if event.what in _FAILURES and event.get("uid") in {None, *begun}]
         # What has not connected and sends nothing may be a consumer.
         if failures or (who in producers and not any(event.what == "acked" for event in ends)):
             found = str(failures[0]) if failures else "nothing was acknowledged"
-            yield Violation(
-                "stranded", f"{who}, {since - quiet.since:.1f} s after another master led: {found}"
-            )
+            yield Violation("stranded", f"{who}, {since - quiet.since:.1f} s after another master led: {found}")
 
 
 def _unconnected(facts: Facts) -> set[str]:

@@ -26,9 +26,7 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
         below, found = _watched[-1]
         for argument in arguments[:2]:
             if isinstance(argument, str | Path) and str(argument).startswith(below):
-                writes = event != "open" or bool(
-                    int(str(arguments[2])) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-                )
+                writes = event != "open" or bool(int(str(arguments[2])) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
                 if writes:
                     found.append(f"{event} {argument}")
 
@@ -55,9 +53,7 @@ def config(data_dir: Path) -> BrokerConfig:
 
 
 @pytest.mark.trio
-async def test_a_broker_writes_nothing_to_another_directory_at_its_path(
-    tmp_path: Path, changes: list[str]
-) -> None:
+async def test_a_broker_writes_nothing_to_another_directory_at_its_path(tmp_path: Path, changes: list[str]) -> None:
     data = tmp_path / "data"
     async with (
         Broker(config(data)) as broker,

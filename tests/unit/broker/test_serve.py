@@ -21,9 +21,7 @@ class Ended(Exception):
     """Stands for the end of the process."""
 
 
-def obeyed(
-    monkeypatch: pytest.MonkeyPatch, *numbers: signal.Signals, reloads: bool = False
-) -> tuple[int, int, bool]:
+def obeyed(monkeypatch: pytest.MonkeyPatch, *numbers: signal.Signals, reloads: bool = False) -> tuple[int, int, bool]:
     """Return how often the broker was stopped and its configuration read, and whether it ended at once."""
     stops: list[str] = []
     loads: list[str] = []
@@ -50,9 +48,7 @@ def obeyed(
     return len(stops), len(loads), False
 
 
-def test_a_closed_terminal_ends_a_broker_without_a_configuration_to_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_closed_terminal_ends_a_broker_without_a_configuration_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     # The shell and the kernel send one each.
     assert obeyed(monkeypatch, SIGHUP, SIGHUP) == (1, 0, False)
     assert obeyed(monkeypatch, SIGINT, SIGHUP) == (1, 0, False)

@@ -62,9 +62,7 @@ def test_a_long_start_asks_for_more_time_until_it_is_done(
     async def start() -> None:
         with ServiceManager({"NOTIFY_SOCKET": manager_socket.getsockname()}) as manager:
             await run_for(manager, Health(), 25)
-            assert reports(manager_socket) == 3 * [
-                "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=recovering the store"
-            ]
+            assert reports(manager_socket) == 3 * ["EXTEND_TIMEOUT_USEC=30000000\nSTATUS=recovering the store"]
             manager.reloading()  # a SIGHUP meanwhile makes no server ready
             manager.reloaded("")
             manager.ready("serving")
@@ -109,9 +107,7 @@ def test_the_watchdog_is_fed_twice_an_interval_until_the_log_cannot_be_written(
 
 
 @pytest.mark.parametrize("address", ["", "vsock:2:1", "/nowhere/notify"])
-def test_a_server_without_a_manager_that_can_be_reached_serves(
-    address: str, autojump_clock: MockClock
-) -> None:
+def test_a_server_without_a_manager_that_can_be_reached_serves(address: str, autojump_clock: MockClock) -> None:
     with ServiceManager({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "x"}) as manager:
         manager.ready("")
         trio.run(run_for, manager, Health(), 30, clock=autojump_clock)
@@ -155,15 +151,11 @@ def test_the_unit_starts_the_broker_with_options_that_it_has() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_knows_every_line_of_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "reput.service"
-    text = re.sub(
-        r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
+    text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text(encoding="utf-8"), flags=re.MULTILINE)
     unit.write_text(text, encoding="utf-8")
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
     )
     # Before version 253 systemd does not know the type.
-    lines = [
-        line for line in done.stderr.splitlines() if "reput.service" in line and "notify-reload" not in line
-    ]
+    lines = [line for line in done.stderr.splitlines() if "reput.service" in line and "notify-reload" not in line]
     assert lines == []

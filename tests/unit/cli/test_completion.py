@@ -100,8 +100,6 @@ def test_bash_completes_topics(server: str, tmp_path: Path) -> None:
         'COMP_WORDS=(reput topic describe ord); COMP_CWORD=3; _reput_completion reput; echo "${COMPREPLY[@]}"\n'
     )
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "REPUT_SERVER": server}
-    done = subprocess.run(
-        ["bash", "--norc", "-c", script], capture_output=True, text=True, env=environment, timeout=60
-    )
+    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, env=environment, timeout=60)
     assert done.stdout == "orders orders-eu\n", done.stderr
     assert done.stderr == ""

@@ -38,11 +38,7 @@ def test_contexts_are_added_used_shown_and_removed(file: Path) -> None:
         {"context": "prod", "in_use": True, "server": "a:1,b:2", "timeout": "10s", "user": None},
     ]
     run("use", "a b\n'")
-    assert json.loads(run("show", "-O", "json").output) == {
-        "context": "a b\n'",
-        "in_use": True,
-        "server": "c",
-    }
+    assert json.loads(run("show", "-O", "json").output) == {"context": "a b\n'", "in_use": True, "server": "c"}
     run("remove", "a b\n'")
     assert run("remove", "a b\n'").exit_code == 0
     with pytest.raises(CommandFailed, match="no context is in use"):
@@ -53,11 +49,7 @@ def test_contexts_are_added_used_shown_and_removed(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["add", "x", "--server", "http://a"], "is a URL"),
-        (["add", "x"], "--server"),
-    ],
+    ("arguments", "says"), [(["add", "x", "--server", "http://a"], "is a URL"), (["add", "x"], "--server")]
 )
 def test_a_context_that_cannot_work_is_not_added(file: Path, arguments: list[str], says: str) -> None:
     result = run(*arguments)

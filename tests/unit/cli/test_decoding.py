@@ -36,9 +36,7 @@ ORDER_AS_JSON = {"number": 7, "customer": "Ada", "total": {"currency": "EUR", "c
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
-    config = BrokerConfig.model_validate(
-        {"data_dir": tmp_path_factory.mktemp("decode"), "port": 0, "http_port": None}
-    )
+    config = BrokerConfig.model_validate({"data_dir": tmp_path_factory.mktemp("decode"), "port": 0, "http_port": None})
     with BackgroundBroker(config) as broker:
         yield broker
 

@@ -75,8 +75,7 @@ def letter(**properties: str) -> DeadLetter:
 
 
 @pytest.mark.parametrize(
-    ("expression", "chosen"),
-    [(None, [False, True, True, True]), ("n = '1' OR n = '2'", [False, True, True, False])],
+    ("expression", "chosen"), [(None, [False, True, True, True]), ("n = '1' OR n = '2'", [False, True, True, False])]
 )
 def test_they_are_those_that_no_broker_has_put_there(expression: str | None, chosen: list[bool]) -> None:
     letters = [

@@ -43,9 +43,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def examine(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
     """Return the exit code, and the findings other than ok."""
-    done = CliRunner().invoke(
-        root, ["doctor", *arguments, "-O", "json"], catch_exceptions=False, standalone_mode=False
-    )
+    done = CliRunner().invoke(root, ["doctor", *arguments, "-O", "json"], catch_exceptions=False, standalone_mode=False)
     findings = json.loads(done.stdout)
     assert [finding["number"] for finding in findings] == list(range(1, len(findings) + 1))
     return done.return_value, [finding for finding in findings if finding["state"] != "ok"]
@@ -176,9 +174,7 @@ def test_damaged_store(new_reput_broker: Callable[..., BackgroundBroker]) -> Non
     assert "reput store repair" in fault["next"]
 
 
-def test_a_store_on_a_full_disk_and_one_that_may_not_be_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_store_on_a_full_disk_and_one_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     monkeypatch.setattr("reput_broker.store.retention.disk_used_ratio", lambda _root: 0.97)
     fault = only(examine("store", str(tmp_path)))
@@ -203,10 +199,7 @@ def test_groups_that_are_not_well(server: str) -> None:
         code, found = examine("--server", server)
     assert code == 1
     assert [finding["found"].split()[0] for finding in found] == ["g", "billing", "mailing"]
-    assert [finding["next"] for finding in found[1:]] == [
-        "reput doctor group billing",
-        "reput doctor group mailing",
-    ]
+    assert [finding["next"] for finding in found[1:]] == ["reput doctor group billing", "reput doctor group mailing"]
     assert "with 'a'" in found[0]["found"]
     fault = only(examine("group", "billing", "--server", server))
     assert fault["check"] == "state"
@@ -328,9 +321,7 @@ def test_unknown_variable_and_unreadable_configuration(
     assert "there is no such file" in fault["found"]
 
 
-def test_a_container_whose_data_directory_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_container_whose_data_directory_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refused(path: Path) -> Iterator[Path]:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -350,19 +341,11 @@ def test_a_container_whose_data_directory_cannot_be_written(
     ("check", "status", "states"),
     [
         (lambda status: [of_broker.check_kernel(status)], {"kernel": "interpreted"}, ["warning"]),
-        (
-            of_broker.check_delays,
-            {"delayed": {"due_s": 9.0, "waiting": 3, "dropped": 2}},
-            ["fault", "warning"],
-        ),
+        (of_broker.check_delays, {"delayed": {"due_s": 9.0, "waiting": 3, "dropped": 2}}, ["fault", "warning"]),
         (of_broker.check_delays, {"delayed": {"due_s": 0.0, "waiting": 3, "dropped": 0}}, ["ok"]),
         (of_broker.check_transactions, {"transactions": {"open": 1001}}, ["fault"]),
         (of_broker.check_transactions, {"transactions": {"open": 1000}}, ["ok"]),
-        (
-            of_broker.check_name_servers,
-            {"name_servers": {"n:1": "registered", "n:2": "refused"}},
-            ["ok", "fault"],
-        ),
+        (of_broker.check_name_servers, {"name_servers": {"n:1": "registered", "n:2": "refused"}}, ["ok", "fault"]),
     ],
 )
 def test_figures_of_a_broker(check: Any, status: dict[str, Any], states: list[str]) -> None:
@@ -412,9 +395,7 @@ SLAVE = ClusterMember("c", "a", 1, "h:2", end_offset=90, lag_bytes=10, is_copyin
         ),
     ],
 )
-def test_faults_of_a_cluster(
-    members: Sequence[ClusterMember], states: dict[str, Any], check: str, found: str
-) -> None:
+def test_faults_of_a_cluster(members: Sequence[ClusterMember], states: dict[str, Any], check: str, found: str) -> None:
     faults: list[Finding] = [one for one in check_members(members, states) if one.state is State.FAULT]
     assert [(fault.check, fault.found) for fault in faults] == [(check, found)]
     assert faults[0].cause

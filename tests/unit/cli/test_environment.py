@@ -107,9 +107,7 @@ def test_health_takes_no_address_of_kubernetes_for_a_port(monkeypatch: pytest.Mo
 def test_the_check_opens_certificates(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     monkeypatch.setenv("REPUT_TLS__CERT", "/nope.pem")
     monkeypatch.setenv("REPUT_TLS__MODE", "required")
-    with pytest.raises(
-        CommandFailed, match=r"/nope\.pem: there is no such file.*from REPUT_TLS__CERT"
-    ) as refused:
+    with pytest.raises(CommandFailed, match=r"/nope\.pem: there is no such file.*from REPUT_TLS__CERT") as refused:
         CliRunner().invoke(root, command, catch_exceptions=False, standalone_mode=False)
     assert refused.value.code == ExitCode.USAGE
 

@@ -52,9 +52,7 @@ def test_lines_of_which_only_some_are_known_to_be_stored_are_named(monkeypatch: 
     with pytest.raises(CommandFailed) as failure:
         _send_lines(lambda line: Message("orders", line), send)
     assert failure.value.what.startswith("line 3: send to orders/2: outcome unknown")
-    assert failure.value.what.endswith(
-        "; 3 messages are stored: all before line 3, and at least 1 of lines 3 to 5"
-    )
+    assert failure.value.what.endswith("; 3 messages are stored: all before line 3, and at least 1 of lines 3 to 5")
     assert failure.value.remedy == (
         "reput message find orders 7F000001 to see whether it was stored; without --no-deduplicate the command repeats "
         "such sends until --timeout, which can be longer"
@@ -62,9 +60,7 @@ def test_lines_of_which_only_some_are_known_to_be_stored_are_named(monkeypatch: 
 
 
 def test_who_is_not_known_is_told_how_to_name_a_user() -> None:
-    unknown = worded(
-        PermissionDenied(ErrorCode.UNAUTHENTICATED, "this broker takes requests of its users only")
-    )
+    unknown = worded(PermissionDenied(ErrorCode.UNAUTHENTICATED, "this broker takes requests of its users only"))
     assert unknown.remedy == "--user NAME --secret-file FILE, or REPUT_USER and REPUT_SECRET_FILE"
     lacking = worded(PermissionDenied(ErrorCode.NO_PERMISSION, "user 'a' lacks the right"))
     assert (lacking.code, lacking.remedy) == (unknown.code, None)
@@ -97,9 +93,7 @@ def test_an_unexpected_error_says_how_to_see_where_it_was_raised(
     monkeypatch.setattr("sys.argv", ["reput", "topic", "list", *flags.split()])
     with pytest.raises(SystemExit):
         main()
-    assert capsys.readouterr().err == (
-        "error: KeyError: 'a defect'\n  try:    the same command with -vv shows where\n"
-    )
+    assert capsys.readouterr().err == ("error: KeyError: 'a defect'\n  try:    the same command with -vv shows where\n")
 
 
 def test_a_command_without_v_prints_where_an_unexpected_error_was_raised(

@@ -211,9 +211,7 @@ def test_every_group_that_a_tool_names_is_known() -> None:
 
 
 @pytest.mark.parametrize("kind", [PullConsumer, PopConsumer])
-def test_a_client_that_is_no_member_consumes_nevertheless(
-    broker: ShiftedBroker, kind: Callable[..., Any]
-) -> None:
+def test_a_client_that_is_no_member_consumes_nevertheless(broker: ShiftedBroker, kind: Callable[..., Any]) -> None:
     """A group is empty only once that client has gone."""
     send(broker, "T", 3)
     if kind is PullConsumer:

@@ -59,11 +59,7 @@ def test_a_port_with_tls_is_asked_with_tls_at_once(
 
 @pytest.mark.parametrize(
     ("variables", "port"),
-    [
-        ({}, 10913),
-        ({"REPUT_PORT": "20911"}, 20913),
-        ({"REPUT_PORT": "20911", "REPUT_HTTP_PORT": "30000"}, 30000),
-    ],
+    [({}, 10913), ({"REPUT_PORT": "20911"}, 20913), ({"REPUT_PORT": "20911", "REPUT_HTTP_PORT": "30000"}, 30000)],
 )
 def test_the_port_asked_is_that_of_the_broker_with_these_variables(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], port: int

@@ -28,9 +28,7 @@ print("MODULES", len([name for name in loaded if name.startswith("reput")]), *so
 def imported(*arguments: str) -> tuple[int, set[str]]:
     """Return the number of Reput's modules that a command imports, and the heavy libraries among the others."""
     program = PROGRAM.replace("{heavy!r}", repr(sorted(HEAVY)))
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("MODULES")]
     _, count, *heavy = line.split()
     return int(count), set(heavy)

@@ -22,9 +22,7 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    "module", ["click", "reput_cli.failures", "reput_cli.topic", "reput_client.blocking"]
-)
+@pytest.mark.parametrize("module", ["click", "reput_cli.failures", "reput_cli.topic", "reput_client.blocking"])
 def test_an_interrupt_during_an_import(module: str) -> None:
     program = _INTERRUPTED_IN_IMPORT.format(module=module)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

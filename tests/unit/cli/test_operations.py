@@ -58,10 +58,7 @@ def test_state_intake_and_flush(server: str) -> None:
 def test_options_are_shown_set_and_refused(server: str) -> None:
     (option,) = read("config", "show", "store.commit_log_file_size")
     assert (option["value"], option["unit"], option["live"]) == (16 << 20, "B", False)
-    assert {row["key"].split(".")[0] for row in read("config", "show", "store.*", "topics.*")} == {
-        "store",
-        "topics",
-    }
+    assert {row["key"].split(".")[0] for row in read("config", "show", "store.*", "topics.*")} == {"store", "topics"}
     assert "topics.auto_create" not in {row["key"] for row in read("config", "show", "--changed")}
     assert read("config", "set", 'topics.default_queues="7"', "shutdown_grace=3s") == [
         {"key": "shutdown_grace", "before": '"20s"', "after": '"3s"', "applied": True},
@@ -86,9 +83,7 @@ def test_a_file_is_checked_with_all_its_mistakes(tmp_path: Path) -> None:
         run("config", "check", "-c", str(file))
     file.write_text('shutdown_grace = "3s"\n')
     shown = read("config", "check", "-c", str(file), "--show")
-    assert [(row["key"], row["value"], row["source"]) for row in shown] == [
-        ("shutdown_grace", 3.0, str(file))
-    ]
+    assert [(row["key"], row["value"], row["source"]) for row in shown] == [("shutdown_grace", 3.0, str(file))]
 
 
 def test_clients_are_rows(server: str) -> None:

@@ -143,9 +143,7 @@ def test_a_client_is_disconnected_and_connects_again(admin: Admin, reput_broker:
     with Producer(reput_broker.address) as producer:
         producer.send(Message("orders", b"before"))
         (address,) = [client.address for client in admin.list_clients() if client.role == "producer"]
-        assert f"the connection of the producer at {address}" in said(
-            f"client disconnect {address} --dry-run"
-        )
+        assert f"the connection of the producer at {address}" in said(f"client disconnect {address} --dry-run")
         assert said(f"client disconnect {address}") == f"connection of {address} closed\n"
         assert address not in [client.address for client in admin.list_clients()]
         producer.send(Message("orders", b"after"))

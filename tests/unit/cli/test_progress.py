@@ -29,9 +29,7 @@ def test_a_count_is_shown_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     with Printer(SETTINGS).counting("messages sent") as add:
         for count in (1000, 500, 2500):
             add(count)
-    assert terminal.getvalue() == (
-        f"{CLEARED}1,000 messages sent, 500/s{CLEARED}4,000 messages sent, 1,000/s{CLEARED}"
-    )
+    assert terminal.getvalue() == (f"{CLEARED}1,000 messages sent, 500/s{CLEARED}4,000 messages sent, 1,000/s{CLEARED}")
 
 
 def test_the_time_is_shown_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,7 @@ def address(new_reput_broker: Callable[..., BackgroundBroker]) -> str:
 
 
 def run(command: click.Command, *arguments: str, server: str) -> list[str]:
-    done = CliRunner().invoke(
-        command, [*arguments, "--server", server, "--output", "plain"], catch_exceptions=False
-    )
+    done = CliRunner().invoke(command, [*arguments, "--server", server, "--output", "plain"], catch_exceptions=False)
     return done.output.splitlines()
 
 
@@ -104,9 +102,7 @@ def test_dead_letters_of_two_brokers(address: str) -> None:
     again = run(dlq, "replay", "g", "--yes", server=address)
     assert again[0] == "1 dead letter of g sent to failed"
     assert again[1].startswith("3 were replayed before; ")
-    replayed = [
-        line for line in run(consume, "failed", "-e", "-f", "%v", server=address) if line.startswith("l")
-    ]
+    replayed = [line for line in run(consume, "failed", "-e", "-f", "%v", server=address) if line.startswith("l")]
     assert sorted(replayed) == ["l0", "l0", "l1", "l1", "l2", "l2", "l3", "l3"]
     assert run(dlq, "purge", "g", "--yes", server=address) == [
         "topic %DLQ%g: 4 dead letters, 0 not replayed yet",
@@ -139,9 +135,7 @@ def test_a_change_of_a_topic_leaves_the_rest_to_each_broker(address: str) -> Non
             for name, config in admin.topic_configs("uneven").items()
         }
         assert found == {"broker-a": (1, 1, 4, ""), "broker-b": (3, 3, 4, "FIFO")}
-        assert {name: config.read_queue_nums for name, config in admin.topic_configs("one").items()} == {
-            "broker-b": 4
-        }
+        assert {name: config.read_queue_nums for name, config in admin.topic_configs("one").items()} == {"broker-b": 4}
     said = run(topic, "alter", "uneven", "--queues", "2", "--dry-run", server=address)
     assert said == [
         "topic uneven: 1 queue become 2, 3 queues become 2",

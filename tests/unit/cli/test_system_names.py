@@ -32,9 +32,7 @@ class FakeAdmin:
         return [GroupSummary(name) for name in ("CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER", "orders")]
 
     def cluster_info(self) -> SimpleNamespace:
-        return SimpleNamespace(
-            own_names=frozenset(("DefaultCluster", "broker-a")), masters={"broker-a": "h:1"}
-        )
+        return SimpleNamespace(own_names=frozenset(("DefaultCluster", "broker-a")), masters={"broker-a": "h:1"})
 
     def topic_summaries(self, _topic: str | None = None, **_options: object) -> list[object]:
         raise RequestNotSupported(ErrorCode.UNSUPPORTED_REQUEST)
@@ -51,9 +49,7 @@ class FakeAdmin:
         return {"broker-b" if topic == "elsewhere" else "broker-a": TopicConfig(topic, 8, 4)}
 
     def topic_stats(self, topic: str) -> TopicStats:
-        return TopicStats(
-            {MessageQueue(topic, name, 0): QueueStats(10, 15, 0) for name in ("broker-a", "broker-b")}
-        )
+        return TopicStats({MessageQueue(topic, name, 0): QueueStats(10, 15, 0) for name in ("broker-a", "broker-b")})
 
     def describe_broker(self, _name: str | None) -> dict[str, str]:
         raise RequestNotSupported(ErrorCode.UNSUPPORTED_REQUEST)
@@ -113,7 +109,5 @@ def test_topics_of_rocketmqs_brokers_have_their_settings_and_messages() -> None:
         "orders", 8, 4, 5,
     )  # fmt: skip
     assert "left out: 1 topic" in result.stderr
-    every = json.loads(
-        CliRunner().invoke(topic_command, ["list", "-a", "--json"], catch_exceptions=False).stdout
-    )
+    every = json.loads(CliRunner().invoke(topic_command, ["list", "-a", "--json"], catch_exceptions=False).stdout)
     assert [row["topic"] for row in every] == ["%RETRY%g", "SCHEDULE_TOPIC_XXXX", "broker-a", "orders"]

@@ -90,9 +90,7 @@ def test_the_state_of_a_broker_fits_a_screen(server: str) -> None:
     shown = reput("broker", "status", "-O", "table", server=server).stdout
     assert len(shown.splitlines()) < 20
     assert re.search(rf"^broker-a  {re.escape(server)}  running, ready$", shown, re.MULTILINE)
-    assert re.search(
-        r"^  up         [\d.]+s, since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", shown, re.MULTILINE
-    )
+    assert re.search(r"^  up         [\d.]+s, since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", shown, re.MULTILINE)
     assert re.search(r"^  topics     3 topics, retry and dead-letter topics included$", shown, re.MULTILINE)
     assert re.search(r"^  checks     all \d+ pass$", shown, re.MULTILINE)
     # Programs get every figure, as before.
@@ -117,15 +115,7 @@ def test_top_once(server: str) -> None:
     clients = rows(server, "top", "clients", "--once")
     assert {row["role"] for row in clients} >= {"admin"}
     table = reput("top", "--once", "-O", "table", server=server).stdout
-    assert table.splitlines()[0].split() == [
-        "TOPIC",
-        "QUEUES",
-        "MESSAGES",
-        "SIZE",
-        "IN/S",
-        "OUT/S",
-        "DELAYED",
-    ]
+    assert table.splitlines()[0].split() == ["TOPIC", "QUEUES", "MESSAGES", "SIZE", "IN/S", "OUT/S", "DELAYED"]
 
 
 @pytest.mark.parametrize(

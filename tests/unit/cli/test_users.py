@@ -55,9 +55,7 @@ class Users:
 
     def run(self, group: str, *arguments: str) -> Result:
         command = {"user": user.command, "acl": acl.command}[group]
-        return CliRunner().invoke(
-            command, [*arguments, *self.place], catch_exceptions=False, standalone_mode=False
-        )
+        return CliRunner().invoke(command, [*arguments, *self.place], catch_exceptions=False, standalone_mode=False)
 
 
 NewBroker = Callable[..., BackgroundBroker]
@@ -179,10 +177,7 @@ def test_topics_that_a_user_may_not_see_are_left_out_of_a_list(
     assert "orders" in listed.stdout
     assert "salaries" not in listed.output
     assert "left out: 1 topic, on which the user lacks the right 'describe'" in listed.stderr
-    with (
-        Admin(server) as admin,
-        pytest.raises(BrokersFailed, match="reput acl allow alice describe group:billing"),
-    ):
+    with Admin(server) as admin, pytest.raises(BrokersFailed, match="reput acl allow alice describe group:billing"):
         admin.topic_configs("%RETRY%billing")
 
 

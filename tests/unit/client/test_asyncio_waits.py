@@ -88,9 +88,7 @@ def test_a_socket_is_registered_once_for_many_waits(ends: tuple[socket.socket, s
     assert waits == 50, "no wait ends for what has been read already"
 
 
-def test_data_without_a_waiter_does_not_keep_the_loop_busy(
-    ends: tuple[socket.socket, socket.socket],
-) -> None:
+def test_data_without_a_waiter_does_not_keep_the_loop_busy(ends: tuple[socket.socket, socket.socket]) -> None:
     near, far = ends
 
     async def work() -> None:
@@ -169,9 +167,7 @@ def test_several_sockets_are_watched_and_others_next_time(ends: tuple[socket.soc
 
 
 @pytest.mark.parametrize("by_scope", [False, True])
-def test_a_cancelled_wait_leaves_the_watch_usable(
-    ends: tuple[socket.socket, socket.socket], by_scope: bool
-) -> None:
+def test_a_cancelled_wait_leaves_the_watch_usable(ends: tuple[socket.socket, socket.socket], by_scope: bool) -> None:
     near, far = ends
 
     async def work() -> None:
@@ -199,9 +195,7 @@ def test_a_cancelled_wait_leaves_the_watch_usable(
     run(work())
 
 
-def test_what_the_reading_raises_reaches_the_waiting_task(
-    ends: tuple[socket.socket, socket.socket],
-) -> None:
+def test_what_the_reading_raises_reaches_the_waiting_task(ends: tuple[socket.socket, socket.socket]) -> None:
     near, far = ends
 
     def fail() -> None:

@@ -112,9 +112,7 @@ def test_an_exception_in_a_step_closes_the_client_for_good(kind: type[Exception]
     with pytest.raises(kind):
         runtime.call(interrupted)
     assert closed == [True]
-    with pytest.raises(
-        ClientClosed, match=rf"an exception \({kind.__name__}\) interrupted it .*make a new one"
-    ):
+    with pytest.raises(ClientClosed, match=rf"an exception \({kind.__name__}\) interrupted it .*make a new one"):
         runtime.call(lambda: 1)
 
 
@@ -221,9 +219,7 @@ def test_an_interrupt_of_one_thread_leaves_the_lock_of_another_alone() -> None:
 
 
 @pytest.mark.parametrize("how", ["event", "readable", "writable"])
-def test_threads_that_wait_notice_that_another_was_interrupted(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_threads_that_wait_notice_that_another_was_interrupted(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr("reput_client.blocking.runtime._SLICE_S", 0.01)
     runtime = BlockingRuntime()
     here, there = socket.socketpair()

@@ -47,9 +47,7 @@ class Wire:
 
     def _be_known(self) -> None:
         """Answer a first request as Reput's broker, so that the connection knows its peer."""
-        call = self.connection.start_template(
-            RequestTemplate(RequestCode.GET_BROKER_CLUSTER_INFO, {}), Waiter()
-        )
+        call = self.connection.start_template(RequestTemplate(RequestCode.GET_BROKER_CLUSTER_INFO, {}), Waiter())
         self.connection.flush_now()
         self.far_end.recv(1 << 16)
         self.far_end.sendall(encode_frame(Header(0, call.opaque, RESPONSE_FLAG, version=1), HeaderType.JSON))

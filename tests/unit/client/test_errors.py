@@ -17,11 +17,7 @@ from reput_protocol.codes import AckLevel
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
 
 RECEIPT = SendReceipt("t", 0, 1, 2, 3, "127.0.0.1:1", AckLevel.PAGE_CACHE)
-COPIES: list[Callable[[Any], Any]] = [
-    lambda error: pickle.loads(pickle.dumps(error)),
-    copy.copy,
-    copy.deepcopy,
-]
+COPIES: list[Callable[[Any], Any]] = [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy]
 
 
 @pytest.mark.parametrize(

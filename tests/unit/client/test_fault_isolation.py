@@ -34,9 +34,7 @@ def test_a_slow_broker_is_left_out_by_rocketmqs_table(
     assert not faults.is_left_out("b")
 
 
-def test_a_failing_broker_is_left_out_twice_as_long_each_time(
-    faults: FaultIsolation, clock: FakeSeconds
-) -> None:
+def test_a_failing_broker_is_left_out_twice_as_long_each_time(faults: FaultIsolation, clock: FakeSeconds) -> None:
     for seconds in (0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0):
         faults.failed("a")
         faults.failed("a")  # of the same moment: counts once

@@ -32,9 +32,7 @@ def queues(count: int, broker: str = "east@a") -> list[MessageQueue]:
 
 
 def shares(strategy: AllocationStrategy, count: int, members: list[str]) -> list[list[int]]:
-    return [
-        [queue.queue_id for queue in allocate(strategy, member, queues(count), members)] for member in members
-    ]
+    return [[queue.queue_id for queue in allocate(strategy, member, queues(count), members)] for member in members]
 
 
 def test_averagely_gives_runs_and_the_first_ones_one_more() -> None:
@@ -51,9 +49,7 @@ def test_a_machine_room_has_only_its_brokers_queues() -> None:
     rule = by_machine_room(["west"])
     assert allocate(rule, "a", all_queues, ["a"]) == queues(4, "west@b")
     rule = by_machine_room(["east", "west"])
-    both = [
-        [(q.broker_name, q.queue_id) for q in allocate(rule, m, all_queues, ["a", "b", "c"])] for m in "abc"
-    ]
+    both = [[(q.broker_name, q.queue_id) for q in allocate(rule, m, all_queues, ["a", "b", "c"])] for m in "abc"]
     assert both == [
         [("east@a", 0), ("east@a", 1), ("west@b", 2)],
         [("east@a", 2), ("east@a", 3), ("west@b", 3)],
@@ -77,9 +73,7 @@ def test_consistent_hash_moves_only_what_it_must() -> None:
 
 
 @pytest.mark.parametrize("name", SHARING)
-@given(
-    count=st.integers(0, 40), ids=st.sets(st.text("abc@#0", min_size=1, max_size=6), min_size=1, max_size=9)
-)
+@given(count=st.integers(0, 40), ids=st.sets(st.text("abc@#0", min_size=1, max_size=6), min_size=1, max_size=9))
 def test_every_queue_has_exactly_one_member(name: str, count: int, ids: set[str]) -> None:
     owned = Counter(q for member in ids for q in allocate(SHARING[name], member, queues(count), sorted(ids)))
     assert owned == Counter(queues(count))

@@ -61,9 +61,7 @@ def _member(session: TwoBrokers) -> MemberParts:
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_locks_are_given_by_the_broker_that_answers(
-    session: TwoBrokers, clock: FakeSeconds, unknown: bool
-) -> None:
+def test_locks_are_given_by_the_broker_that_answers(session: TwoBrokers, clock: FakeSeconds, unknown: bool) -> None:
     session.a_is_unknown = unknown
     locks = _member(session)._handover.locks
     assert locks is not None
@@ -71,9 +69,7 @@ def test_locks_are_given_by_the_broker_that_answers(
     assert (answers.until, answers.unanswered) == ({LAST: clock.now + TRUSTED_S}, {FIRST})
 
 
-def test_a_lock_whose_broker_does_not_answer_is_requested_again(
-    session: TwoBrokers, clock: FakeSeconds
-) -> None:
+def test_a_lock_whose_broker_does_not_answer_is_requested_again(session: TwoBrokers, clock: FakeSeconds) -> None:
     member = _member(session)
     locks, before = member._handover.locks, clock.now
     assert locks is not None
@@ -113,10 +109,7 @@ class _HalfAStore(SharedOffsets):
 
 @pytest.mark.parametrize(
     ("error", "tried"),
-    [
-        (RequestTimeout("asking a", 3.0), ["a", "b"]),
-        (BrokerError(ErrorCode.NO_PERMISSION), ["a", "a", "b"]),
-    ],
+    [(RequestTimeout("asking a", 3.0), ["a", "b"]), (BrokerError(ErrorCode.NO_PERMISSION), ["a", "a", "b"])],
 )
 def test_a_failed_commit_delays_no_queue_of_another_broker(
     session: TwoBrokers, error: Exception, tried: list[str]

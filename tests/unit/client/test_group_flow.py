@@ -12,9 +12,7 @@ KIB = 1024
 LIMITS = FlowLimits(100, 1000 * KIB, 1000, 100_000 * KIB, 2000)
 
 
-def room(
-    limits: FlowLimits, *, queues: int = 1, messages: int = 0, size_b: int = 0, span: int = 0
-) -> Room | None:
+def room(limits: FlowLimits, *, queues: int = 1, messages: int = 0, size_b: int = 0, span: int = 0) -> Room | None:
     return limits.room(queues, messages, size_b, span)
 
 
@@ -34,9 +32,7 @@ def test_what_is_held_makes_room_scarce_and_then_ends_it() -> None:
     assert room(limits, messages=30, size_b=100 * KIB) == Room(20, 700 * KIB)
     assert room(limits, messages=38) == Room(12, 800 * KIB)
     assert room(limits, messages=39) is None, "for a few messages no pull is worth its while"
-    assert room(limits, queues=20, messages=45) == Room(5, 64 * KIB), (
-        "it is all that the queue gets at a time"
-    )
+    assert room(limits, queues=20, messages=45) == Room(5, 64 * KIB), "it is all that the queue gets at a time"
     assert room(limits, messages=50) is None
     assert room(limits, size_b=800 * KIB) is None
     assert room(limits, span=499) == Room(50, 800 * KIB)

@@ -160,9 +160,7 @@ def test_where_failures_are_counted_there_is_no_turn() -> None:
     st.lists(st.sampled_from(["next", "next", "next", "look", "take", "finish"]), max_size=60),
     st.sampled_from([FairServing, OrderedServing]),
 )
-def test_turns_do_what_taking_does(
-    pulls: list[tuple[int, int, int]], steps: list[str], kind: type[Serving]
-) -> None:
+def test_turns_do_what_taking_does(pulls: list[tuple[int, int, int]], steps: list[str], kind: type[Serving]) -> None:
     """A message is current from its delivery until it is handled, and nothing is left out or repeated."""
     serving: Serving = kind(clock)  # type: ignore[call-arg]
     queues = [assigned(number) for number in range(3)]

@@ -99,9 +99,7 @@ def test_other_chores_come_between_two_that_are_given_back() -> None:
     bench.take(5)
     bench.time_out()
     assert bench.given_back == 1
-    assert bench.overdue.next_due() <= bench.clock.now, (
-        "the rest follows as soon as the others had their turn"
-    )
+    assert bench.overdue.next_due() <= bench.clock.now, "the rest follows as soon as the others had their turn"
     bench.finish()
     assert bench.given_back == 5
     assert bench.overdue.next_due() > bench.clock.now

@@ -42,9 +42,7 @@ class Group:
     def told(self, members: str, *, after_s: float = 60.0) -> Assignment:
         """The group changes, some time after the last change."""
         self.clock.now += after_s
-        self._session.replies[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda *_: ConsumerList(
-            list(members)
-        ).to_json()
+        self._session.replies[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda *_: ConsumerList(list(members)).to_json()
         done(self.member._rebalancer.do())
         return self._found[-1]
 
@@ -79,9 +77,7 @@ def test_routes_without_a_master_are_fetched_again_soon(group: Group) -> None:
         assert group.fetches == fetched + 2, "those of t and of the retry topic, which does not exist yet"
 
 
-def test_a_retry_topic_that_a_new_master_lacks_is_looked_for(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_topic_that_a_new_master_lacks_is_looked_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made by the heartbeats of the members; a group that never had one waits for its first returned message."""
 
     async def is_gone(topic: str, deadline: float) -> bool:

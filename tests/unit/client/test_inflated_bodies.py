@@ -21,9 +21,7 @@ def columns_of(*sizes: int) -> MessageColumns:
     """Return messages with compressed bodies of these decompressed sizes."""
     records = b"".join(
         encode_record(
-            Record(
-                "orders", zlib.compress(bytes(size)), sys_flag=int(MessageSysFlag.COMPRESSED), queue_offset=n
-            )
+            Record("orders", zlib.compress(bytes(size)), sys_flag=int(MessageSysFlag.COMPRESSED), queue_offset=n)
         )
         for n, size in enumerate(sizes)
     )

@@ -19,9 +19,7 @@ from support.dead_letters import give_up
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
-    config = BrokerConfig.model_validate(
-        {"data_dir": tmp_path_factory.mktemp("history"), "port": 0, "http_port": None}
-    )
+    config = BrokerConfig.model_validate({"data_dir": tmp_path_factory.mktemp("history"), "port": 0, "http_port": None})
     with BackgroundBroker(config) as broker:
         yield broker
 

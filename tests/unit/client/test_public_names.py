@@ -21,14 +21,7 @@ import reput_client
 from reput_client import blocking, errors, exported
 
 OURS = ("reput_client", "reput_protocol")
-MADE_BY_THE_CLIENT = {
-    "ColumnsResult",
-    "MessageColumns",
-    "PoppedMessage",
-    "Posted",
-    "PulledMessages",
-    "ReceivedMessage",
-}
+MADE_BY_THE_CLIENT = {"ColumnsResult", "MessageColumns", "PoppedMessage", "Posted", "PulledMessages", "ReceivedMessage"}
 """Programs get these from calls; what their constructors take is internal."""
 OF_OTHERS = {"ByteArray", "IntArray", "Meta", "NDArray", "UnsetType", "np", "pa"}
 """Of NumPy, pyarrow and msgspec; the arrays are shown by NumPy's names."""

@@ -39,11 +39,7 @@ def record(number: int, **changes: object) -> bytes:
 
 
 def pull(
-    *records: bytes,
-    offset: int = FIRST,
-    next_offset: int | None = None,
-    tags: str = "*",
-    topic: str = "orders",
+    *records: bytes, offset: int = FIRST, next_offset: int | None = None, tags: str = "*", topic: str = "orders"
 ) -> PulledMessages:
     tag_filter = TagFilter.parse(tags)
     end = offset + len(records) if next_offset is None else next_offset
@@ -114,15 +110,7 @@ def test_a_record_of_another_message_is_not_returned(
     assert isinstance(damaged, DamagedRecord)
     assert damaged.record == record(at, **change)
     assert f"at {at}" in repr(damaged)
-    for look in (
-        "raw_body",
-        "tag",
-        "keys",
-        "properties",
-        "message_id",
-        "physical_offset",
-        "store_timestamp_ms",
-    ):
+    for look in ("raw_body", "tag", "keys", "properties", "message_id", "physical_offset", "store_timestamp_ms"):
         with pytest.raises(DamagedMessage, match="the record in its place is message"):
             getattr(damaged, look)
     with pytest.raises(DamagedMessage):
@@ -165,11 +153,7 @@ def test_with_a_filter_queue_offsets_leave_gaps() -> None:
         records = [*sound[:2], record(107, **change), sound[3]]
         found = outcomes(pull(*records, next_offset=150, tags="paid"))
         assert found == {100: body(100), 103: body(103), 104: None, 120: body(120)}, change
-    for twice, lost in (
-        ([100, 103, 103, 120], 104),
-        ([100, 103, 107, 107], 108),
-        ([100, 100, 107, 120], 101),
-    ):
+    for twice, lost in (([100, 103, 103, 120], 104), ([100, 103, 107, 107], 108), ([100, 100, 107, 120], 101)):
         found = outcomes(pull(*(record(number) for number in twice), next_offset=150, tags="paid"))
         assert found == {lost: None, **{number: body(number) for number in twice}}, twice
     unreadable = [*sound[:2], b"\xa5" * 300, sound[3]]

@@ -51,11 +51,7 @@ def test_a_number_of_any_broker_visits_the_brokers() -> None:
 
 
 def test_a_topic_without_writable_queues_takes_nothing() -> None:
-    for choose in (
-        RoundRobin().choose,
-        lambda route: queue_by_id(route, 0),
-        lambda route: queue_by_key(route, "k"),
-    ):
+    for choose in (RoundRobin().choose, lambda route: queue_by_id(route, 0), lambda route: queue_by_key(route, "k")):
         with pytest.raises(NoQueue, match="no writable queue"):
             choose(EMPTY)
 

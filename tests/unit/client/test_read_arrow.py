@@ -10,9 +10,7 @@ from reput_client.arrow import read_arrow
 from reput_client.errors import DataLost
 from support.fake_cluster import FakeCluster
 
-BODIES = {
-    name: [b"%s-%d" % (name.encode(), number) for number in range(6)] for name in ("broker-a", "broker-b")
-}
+BODIES = {name: [b"%s-%d" % (name.encode(), number) for number in range(6)] for name in ("broker-a", "broker-b")}
 
 
 @pytest.fixture
@@ -41,9 +39,7 @@ def test_all_brokers_of_a_topic_are_read(cluster: FakeCluster) -> None:
 
 
 def test_a_queue_that_several_brokers_have_is_named_with_its_broker(cluster: FakeCluster) -> None:
-    with pytest.raises(
-        ValueError, match=r"which brokers 'broker-a', 'broker-b' each have.*\('broker-a', 0\)"
-    ):
+    with pytest.raises(ValueError, match=r"which brokers 'broker-a', 'broker-b' each have.*\('broker-a', 0\)"):
         read(cluster, start={0: 4})
     with pytest.raises(DataLost, match=r"t/broker-b/0: start is 7, but its messages are \[0, 6\)"):
         read(cluster, start={("broker-b", 0): 7})

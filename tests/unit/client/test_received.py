@@ -51,9 +51,7 @@ def received(encoded: bytes) -> ReceivedMessage:
 V6 = Host("2001:db8::1", 7)
 
 
-@pytest.mark.parametrize(
-    "hosts", [{}, {"born_host": V6}, {"store_host": V6}, {"born_host": V6, "store_host": V6}]
-)
+@pytest.mark.parametrize("hosts", [{}, {"born_host": V6}, {"store_host": V6}, {"born_host": V6, "store_host": V6}])
 @pytest.mark.parametrize("topic", ["t", "%RETRY%" + "g" * 150])
 @pytest.mark.parametrize("with_crc", [False, True])
 def test_every_field_of_every_layout(hosts: dict[str, Host], topic: str, with_crc: bool) -> None:
@@ -80,11 +78,7 @@ def test_every_field_of_every_layout(hosts: dict[str, Host], topic: str, with_cr
 
 
 def test_only_spaces_separate_keys() -> None:
-    assert received(record(properties="KEYS\x01 a\tb c\u3000d  e\x02".encode())).keys == (
-        "a\tb",
-        "c\u3000d",
-        "e",
-    )
+    assert received(record(properties="KEYS\x01 a\tb c\u3000d  e\x02".encode())).keys == ("a\tb", "c\u3000d", "e")
 
 
 def test_a_message_without_properties() -> None:
@@ -121,19 +115,13 @@ def test_zlib_bodies_are_inflated(sys_flag: int) -> None:
     assert message.raw_body == packed
 
 
-@pytest.mark.parametrize(
-    ("sys_flag", "name"), [(0x101, "LZ4"), (0x201, "Zstandard"), (0x501, "unknown method 5")]
-)
+@pytest.mark.parametrize(("sys_flag", "name"), [(0x101, "LZ4"), (0x201, "Zstandard"), (0x501, "unknown method 5")])
 def test_other_compressions_are_named(sys_flag: int, name: str) -> None:
     message = received(record(sys_flag=sys_flag))
     with pytest.raises(UnsupportedCompression, match=name) as caught:
         _ = message.body
     found = caught.value
-    assert (found.topic, found.queue_id, found.queue_offset) == (
-        message.topic,
-        message.queue_id,
-        message.queue_offset,
-    )
+    assert (found.topic, found.queue_id, found.queue_offset) == (message.topic, message.queue_id, message.queue_offset)
     assert message.raw_body == b"hello"
 
 
@@ -199,9 +187,7 @@ def test_records_that_do_not_add_up_are_refused() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 2), st.data())
-def test_no_bytes_get_past_the_size_check_and_then_out_of_bounds(
-    junk: bytes, copies: int, data: st.DataObject
-) -> None:
+def test_no_bytes_get_past_the_size_check_and_then_out_of_bounds(junk: bytes, copies: int, data: st.DataObject) -> None:
     encoded = bytearray(record(born_host=V6) * copies + junk)
     if encoded:
         for _ in range(3):
@@ -242,9 +228,7 @@ COPIES: list[Callable[[ReceivedMessage], ReceivedMessage]] = [
 
 
 @pytest.mark.parametrize("duplicate", COPIES)
-def test_a_copy_carries_the_message_and_not_its_pull(
-    duplicate: Callable[[ReceivedMessage], ReceivedMessage],
-) -> None:
+def test_a_copy_carries_the_message_and_not_its_pull(duplicate: Callable[[ReceivedMessage], ReceivedMessage]) -> None:
     records = [record(body=bytes([number]) * 10_000, queue_offset=number) for number in range(100)]
     message = PulledMessages("t", b"".join(records), None, "broker-a")[70]
     message.send_back_id = "id"
@@ -254,9 +238,7 @@ def test_a_copy_carries_the_message_and_not_its_pull(
 
 
 @pytest.mark.parametrize("duplicate", COPIES)
-def test_a_copy_of_a_damaged_message_is_damaged(
-    duplicate: Callable[[ReceivedMessage], ReceivedMessage],
-) -> None:
+def test_a_copy_of_a_damaged_message_is_damaged(duplicate: Callable[[ReceivedMessage], ReceivedMessage]) -> None:
     changed = received(record().replace(b"hello", b"hellO"))
     unreadable = DamagedRecord("t", "broker-a", 3, 11, b"other bytes", "its record cannot be read")
     for message in (changed, unreadable):
@@ -305,9 +287,7 @@ def test_times_are_in_utc() -> None:
 def test_a_tag_is_the_same_whatever_was_read_before(texts: list[tuple[str, bool]]) -> None:
     for text, long_topic in texts:
         properties = text.encode()
-        encoded = record(
-            topic="%RETRY%" + "g" * 150 if long_topic else "TAGS\x01a\x02", properties=properties
-        )
+        encoded = record(topic="%RETRY%" + "g" * 150 if long_topic else "TAGS\x01a\x02", properties=properties)
         value = find_property(properties, b"TAGS")
         assert received(encoded).tag == (None if value is None else value.decode())
 

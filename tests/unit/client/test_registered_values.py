@@ -139,10 +139,7 @@ def test_without_a_registry_a_body_is_the_payload(tmp_path: Path) -> None:
         (lambda: Avro({"type": "array", "items": "null"}), "array of items without bytes"),
         (lambda: Avro('"string"', subject=SUBJECT), "subject= belongs to registry="),
         (lambda: Json(register=True), "register=True needs subject="),
-        (
-            lambda: Json(registry=SchemaRegistry("http://h"), subject=SUBJECT, register=True),
-            "register=True needs kind",
-        ),
+        (lambda: Json(registry=SchemaRegistry("http://h"), subject=SUBJECT, register=True), "register=True needs kind"),
         (lambda: SchemaRegistry("registry:8081"), "not the URL of a schema registry"),
         (lambda: SchemaRegistry("http://u:p@h"), "give credentials="),
         (lambda: SchemaRegistry("http://far", credentials=Credentials("u", "p")), "sent unencrypted to far"),
@@ -256,14 +253,9 @@ def test_references_are_followed(fake: FakeRegistry) -> None:
     ],
     ids=str,
 )
-def test_references_are_followed_from_what_is_not_a_record(
-    fake: FakeRegistry, schema: Any, value: Any
-) -> None:
+def test_references_are_followed_from_what_is_not_a_record(fake: FakeRegistry, schema: Any, value: Any) -> None:
     """Values could not be written or read: there was no such type."""
-    for name, field in (
-        ("Money", {"name": "cents", "type": "long"}),
-        ("Note", {"name": "text", "type": "string"}),
-    ):
+    for name, field in (("Money", {"name": "cents", "type": "long"}), ("Note", {"name": "text", "type": "string"})):
         fake.add(name, json.dumps({"type": "record", "name": f"shop.{name}", "fields": [field]}))
     references = [{"name": f"shop.{name}", "subject": name, "version": 1} for name in ("Money", "Note")]
     fake.add(SUBJECT, json.dumps(schema), references=references)
@@ -344,9 +336,7 @@ def test_avro_returns_what_it_was_given(server: FakeRegistry, value: dict[str, A
 
 
 @given(st.integers(-(1 << 31), (1 << 31) - 1), st.text(), st.lists(st.text()), st.binary())
-def test_protobuf_returns_what_it_was_given(
-    number: int, name: str, articles: list[str], photo: bytes
-) -> None:
+def test_protobuf_returns_what_it_was_given(number: int, name: str, articles: list[str], photo: bytes) -> None:
     lines = [Line(article=each) for each in articles]
     value = Order(number=number, customer=name, lines=lines, photo=photo)
     assert Protobuf(Order).deserialize(Protobuf(Order).serialize(value)) == value
@@ -363,11 +353,7 @@ def test_malformed_bodies_raise(server: FakeRegistry, junk: bytes, known: int) -
     """Any bytes have a value, or raise an ordinary exception; none is taken for a failure of the registry."""
     server.add("recursive", json.dumps(RECURSIVE))
     registry = SchemaRegistry(server.url)
-    pairs: list[Any] = [
-        Avro(SCHEMA, registry=registry),
-        Protobuf(Order, registry=registry),
-        Json(registry=registry),
-    ]
+    pairs: list[Any] = [Avro(SCHEMA, registry=registry), Protobuf(Order, registry=registry), Json(registry=registry)]
     for pair in (*pairs, Avro(SCHEMA), Avro(RECURSIVE), Protobuf(Order), Avro(registry=registry)):
         for body in (junk, frame(known, junk)):
             try:

@@ -29,11 +29,7 @@ def test_permissions_and_numbers_choose_the_queues() -> None:
         MessageQueue("t", "b2", 2),
         MessageQueue("t", "b3", 0),
     )
-    assert route.readable == (
-        MessageQueue("t", "b1", 0),
-        MessageQueue("t", "b1", 1),
-        MessageQueue("t", "b2", 0),
-    )
+    assert route.readable == (MessageQueue("t", "b1", 0), MessageQueue("t", "b1", 1), MessageQueue("t", "b2", 0))
     assert route.brokers == ("b1", "b2", "b3")
 
 

@@ -175,9 +175,7 @@ def test_a_topic_that_was_created_again_is_not_archived_on_top_of_the_old_one(tm
         now = catalog.generations
         assert len(now["T", ""]) == 16
         assert open_ranges(catalog, options, done, now)[0][QUEUE] == 3
-        with pytest.raises(
-            RemadeTopic, match="deleted and created again since messages up to 3 were archived"
-        ):
+        with pytest.raises(RemadeTopic, match="deleted and created again since messages up to 3 were archived"):
             open_ranges(catalog, options, done, {("T", ""): "another"})
 
 
@@ -277,8 +275,7 @@ def test_more_partitions_than_open_files_are_written(
     task = replace(task_of(tmp_path, "tags"), ranges=(part,))
     found = [(file.path, file.rows) for file in write_task(task)]
     assert sorted(found) == sorted(
-        (file_path(part, {"tags": f"tag{number}"}).as_posix(), 2 if number < 20 else 1)
-        for number in range(0, 40, 2)
+        (file_path(part, {"tags": f"tag{number}"}).as_posix(), 2 if number < 20 else 1) for number in range(0, 40, 2)
     )
     assert sum(len(pq.ParquetFile(path).read()) for path in (tmp_path / "a").rglob("*.parquet")) == part.size
     assert synced == opened

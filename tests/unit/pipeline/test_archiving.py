@@ -187,9 +187,7 @@ def test_following_waits_for_a_broker_that_is_away_at_the_start(scene: Scene) ->
     assert scene.slept == [1.0, 1.0, 0.0]
 
 
-def test_a_signal_ends_a_job_that_follows_with_its_last_line(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_ends_a_job_that_follows_with_its_last_line(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM ended it with 143 and without one."""
     monkeypatch.setattr(Stopping, "wait", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     scene.cluster(ConnectFailed("127.0.0.1:1", "refused"))

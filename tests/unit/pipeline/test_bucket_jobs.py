@@ -74,19 +74,13 @@ def archived(server: ObjectStore, place: str) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for name in server.names(place):
         if name.endswith(".parquet"):
-            found += places_of(
-                pq.read_table(f"{BUCKET}/{place}/{name}", filesystem=server.files, partitioning=None)
-            )
+            found += places_of(pq.read_table(f"{BUCKET}/{place}/{name}", filesystem=server.files, partitioning=None))
     return sorted(found)
 
 
 @pytest.mark.parametrize("narrowing", [NOTHING_NARROWED, Narrowing(keys=frozenset(["k3"]))])
-def test_the_source_of_spark_reads_a_bucket_in_the_order_of_its_log(
-    uploaded: str, narrowing: Narrowing
-) -> None:
-    options = parse_source_options(
-        {"path": uploaded, "subscribe": "T", "minPartitions": "3"}, streaming=False
-    )
+def test_the_source_of_spark_reads_a_bucket_in_the_order_of_its_log(uploaded: str, narrowing: Narrowing) -> None:
+    options = parse_source_options({"path": uploaded, "subscribe": "T", "minPartitions": "3"}, streaming=False)
     with OfflineStore(uploaded) as store:
         partitions = plan(store, options, narrowing)
     assert len(partitions) == 3
@@ -103,9 +97,7 @@ def test_the_source_of_spark_reads_a_bucket_in_the_order_of_its_log(
     ]
 
 
-def test_a_directory_in_a_bucket_is_archived_and_found_in(
-    run: Run, uploaded: str, root: Path, tmp_path: Path
-) -> None:
+def test_a_directory_in_a_bucket_is_archived_and_found_in(run: Run, uploaded: str, root: Path, tmp_path: Path) -> None:
     arguments = ("archive", "--path", uploaded, "--to", tmp_path / "a", "--batch-messages", 25, *MASTER)
     assert run(*arguments, "--batches", 1).code == 0
     rest = run(*arguments)
@@ -122,25 +114,11 @@ def test_an_archive_in_a_bucket_continues_where_it_stopped(
     run: Run, server: ObjectStore, root: Path, place: str
 ) -> None:
     to = f"s3://{BUCKET}/{place}"
-    arguments = (
-        "archive",
-        "--path",
-        root,
-        "--to",
-        to,
-        "--batch-messages",
-        25,
-        "--partition-by",
-        "tags",
-        *MASTER,
-    )
+    arguments = ("archive", "--path", root, "--to", to, "--batch-messages", 25, "--partition-by", "tags", *MASTER)
     first = run(*arguments, "--batches", 1)
     assert (first.code, first.result["batches"], first.result["archive"]) == (0, 1, to), first.err
     rest = run(*arguments)
-    assert (rest.result["rows"] + first.result["rows"], rest.result["rows_in_archive"]) == (
-        MESSAGES,
-        MESSAGES,
-    )
+    assert (rest.result["rows"] + first.result["rows"], rest.result["rows_in_archive"]) == (MESSAGES, MESSAGES)
     assert run(*arguments).result["rows"] == 0
     assert archived(server, place) == stored(root)
     names = server.names(place)
@@ -149,11 +127,7 @@ def test_an_archive_in_a_bucket_continues_where_it_stopped(
 
 
 def test_the_commands_of_the_documentation(run: Run, uploaded: str) -> None:
-    (text,) = (
-        block.text
-        for block in BLOCKS
-        if block.page == "docs/lakehouse.md" and "s3://lake/files" in block.text
-    )
+    (text,) = (block.text for block in BLOCKS if block.page == "docs/lakehouse.md" and "s3://lake/files" in block.text)
     for line in text.splitlines():
         reput, pipeline, name, *arguments = shlex.split(line)
         assert (reput, pipeline) == ("reput", "pipeline")
@@ -198,21 +172,8 @@ def dying_at(point: int) -> Callable[..., Any]:
     return dying
 
 
-def test_a_job_that_dies_at_any_request_continues(
-    run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = (
-        "archive",
-        "--path",
-        root,
-        "--to",
-        "s3://b/a",
-        "--batch-messages",
-        35,
-        "--file-messages",
-        20,
-        *MASTER,
-    )
+def test_a_job_that_dies_at_any_request_continues(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("archive", "--path", root, "--to", "s3://b/a", "--batch-messages", 35, "--file-messages", 20, *MASTER)
     wanted, died, point = stored(root), True, 0
     while died:
         point += 1
@@ -238,9 +199,7 @@ def test_a_job_that_dies_at_any_request_continues(
 
 @pytest.mark.process
 @pytest.mark.parametrize("answers", [7, 14, 21])
-def test_a_job_that_is_killed_continues(
-    server: ObjectStore, run: Run, root: Path, place: str, answers: int
-) -> None:
+def test_a_job_that_is_killed_continues(server: ObjectStore, run: Run, root: Path, place: str, answers: int) -> None:
     to, seen = f"s3://{BUCKET}/{place}", 0
     arguments = ["archive", "--path", str(root), "--to", to, "--batch-messages", "35", *MASTER]
 
@@ -297,9 +256,7 @@ def test_of_two_jobs_one_completes_a_batch(server: ObjectStore, place: str) -> N
     assert (first.files(), first.next_number(), first.unfinished()) == ([file], 1, None)
 
 
-def test_files_of_a_job_that_was_too_late_are_removed(
-    server: ObjectStore, run: Run, root: Path, place: str
-) -> None:
+def test_files_of_a_job_that_was_too_late_are_removed(server: ObjectStore, run: Run, root: Path, place: str) -> None:
     arguments = ("archive", "--path", root, "--to", f"s3://{BUCKET}/{place}", *MASTER)
     assert run(*arguments).code == 0
     before = server.names(place)
@@ -328,9 +285,7 @@ def test_an_object_store_without_conditional_requests_is_refused(
     asked = BucketArchive._asked
 
     def overwriting(self: BucketArchive, ask: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return asked(
-            self, ask, *arguments, **{name: value for name, value in named.items() if name != "mode"}
-        )
+        return asked(self, ask, *arguments, **{name: value for name, value in named.items() if name != "mode"})
 
     monkeypatch.setattr(BucketArchive, "_asked", overwriting)
     refused = run("archive", "--path", root, "--to", f"s3://{BUCKET}/{place}", *MASTER)
@@ -354,11 +309,6 @@ def test_places_that_cannot_be_written_to_are_named(
     assert (local.code, local.result["argument"]) == (ExitCode.USAGE, "--to-option")
     once = partial(from_url, retry_config={"max_retries": 0})
     monkeypatch.setattr("reput_pipeline.archives.bucket.from_url", once)
-    away = run(
-        *arguments,
-        f"s3://{BUCKET}/{place}",
-        "--to-option",
-        f"AWS_ENDPOINT_URL=http://127.0.0.1:{free_port()}",
-    )
+    away = run(*arguments, f"s3://{BUCKET}/{place}", "--to-option", f"AWS_ENDPOINT_URL=http://127.0.0.1:{free_port()}")
     assert (away.code, "cannot be reached" in away.err) == (ExitCode.CANNOT_CONNECT, True)
     assert server.names(place) == []

@@ -65,9 +65,7 @@ def test_files_of_a_stopped_run_are_removed(
             patched.setattr(ArchiveDirectory, "complete", stop)
         with pytest.raises(Stopped):
             run(*arguments)
-    monkeypatch.setattr(
-        "reput_pipeline.jobs.compact.write_frame", write_one("part-0-new.zstd.parquet", stop=False)
-    )
+    monkeypatch.setattr("reput_pipeline.jobs.compact.write_frame", write_one("part-0-new.zstd.parquet", stop=False))
     ran = run(*arguments)
     assert ran.code == 0, ran.err
     assert "removed 1 file of an interrupted job" in ran.err
@@ -87,9 +85,7 @@ def test_deleted_keys_are_kept_for_hours(
         source.begin(ArchiveKind("archive", "s"))
         source.complete(source.plan([], {}), [])
     until: list[datetime] = []
-    monkeypatch.setattr(
-        "reput_pipeline.jobs.compact.chosen", lambda *_, **given: until.append(given["empty_until"])
-    )
+    monkeypatch.setattr("reput_pipeline.jobs.compact.chosen", lambda *_, **given: until.append(given["empty_until"]))
     monkeypatch.setattr("reput_pipeline.jobs.compact.write_frame", lambda *_: [])
     began = datetime.now(UTC)
     ran = run("compact", "--archive", tmp_path / "a", "--to", tmp_path / "k", "--drop-empty-after", hours)

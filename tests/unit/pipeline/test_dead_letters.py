@@ -34,12 +34,7 @@ class Letters:
 
     def toLocalIterator(self) -> Iterator[dict[str, Any]]:  # noqa: N802
         for number in range(self.count):
-            yield {
-                "group": "g",
-                "brokerName": "broker-a",
-                "queueOffset": number,
-                "physicalOffset": 100 * number,
-            }
+            yield {"group": "g", "brokerName": "broker-a", "queueOffset": number, "physicalOffset": 100 * number}
 
 
 class Refusing:

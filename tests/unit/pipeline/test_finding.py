@@ -15,14 +15,7 @@ from reput_protocol.record.put_block import encode_put_block
 from support.pipeline_jobs import Run
 from support.stores import BORN_HOST, T0, dispatch_all, opened, small_options
 
-BODIES = [
-    "Müller".encode(),
-    "MÜLLER & Söhne".encode(),
-    b"M\xfcller",
-    b"\xff\xfe M\xc3\xbcller",
-    b"",
-    "Ωμ".encode(),
-]
+BODIES = ["Müller".encode(), "MÜLLER & Söhne".encode(), b"M\xfcller", b"\xff\xfe M\xc3\xbcller", b"", "Ωμ".encode()]
 TABLE = pa.table({"body": pa.array(BODIES, pa.binary())})
 
 

@@ -25,24 +25,11 @@ from support.stores import flip_bit, tree
 
 
 def test_a_directory_is_archived_batch_by_batch(run: Run, root: Path, tmp_path: Path) -> None:
-    arguments = (
-        "archive",
-        "--path",
-        root,
-        "--to",
-        tmp_path / "a",
-        "--batch-messages",
-        25,
-        "--master",
-        "none",
-    )
+    arguments = ("archive", "--path", root, "--to", tmp_path / "a", "--batch-messages", 25, "--master", "none")
     first = run(*arguments, "--batches", 1)
     assert (first.code, first.result["batches"]) == (0, 1), first.err
     rest = run(*arguments)
-    assert (rest.result["rows"], rest.result["rows_in_archive"]) == (
-        MESSAGES - first.result["rows"],
-        MESSAGES,
-    )
+    assert (rest.result["rows"], rest.result["rows_in_archive"]) == (MESSAGES - first.result["rows"], MESSAGES)
     assert archived(tmp_path / "a") == stored(root)
     assert run(*arguments).result["rows"] == 0
 
@@ -112,10 +99,7 @@ def test_the_lag_of_a_brokers_groups(run: Run, new_reput_broker: Callable[..., B
 
 
 def test_jobs_manage_a_broker_as_the_user_of_their_options(
-    run: Run,
-    new_reput_broker: Callable[..., BackgroundBroker],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Run, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They asked as no user, and were rejected."""
     broker = new_reput_broker(access={"enabled": True, "admin_secret": "secret-of-the-administrator"})

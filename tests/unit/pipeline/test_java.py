@@ -61,9 +61,7 @@ def test_the_bundled_java_runs_without_the_module_that_it_lacks(
     assert answer.stdout.splitlines() == ["-Dname=a b", "Main"]
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "cache").write_text("a file")
     java = executable(tmp_path / "java", BUNDLED)

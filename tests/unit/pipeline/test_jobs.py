@@ -91,9 +91,7 @@ class PythonException(Exception):
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", None),
     ],
 )
-def test_exit_codes_and_texts_of_errors(
-    error: BaseException, code: ExitCode, text: str, argument: str | None
-) -> None:
+def test_exit_codes_and_texts_of_errors(error: BaseException, code: ExitCode, text: str, argument: str | None) -> None:
     failure = failure_of(error)
     assert failure.code is code
     assert text in failure.text
@@ -146,9 +144,7 @@ def test_sizes_are_what_people_write() -> None:
         (0, 1000, "second", "2023-Nov-14 22:13"),
     ],
 )
-def test_messages_are_plotted_by_the_time_that_they_span(
-    span_ms: int, step: int, name: str, label: str
-) -> None:
+def test_messages_are_plotted_by_the_time_that_they_span(span_ms: int, step: int, name: str, label: str) -> None:
     first, last = T0, T0 + span_ms
     assert step_ms(first, last) == step
     bucket = min(step, HOUR_MS)
@@ -237,10 +233,7 @@ def test_a_page_escapes_and_loads_nothing() -> None:
     assert ">$y$</text>" in text
     assert ">_z</text>" in text
     assert "default-src 'none'" in text
-    assert set(re.findall(r'https?://[^"]+', text)) <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
+    assert set(re.findall(r'https?://[^"]+', text)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
 def test_the_last_line_of_a_program_that_an_error_ends_is_its_cause(

@@ -64,9 +64,7 @@ class Late(Query):
         super().__init__(None, batches)
 
     def awaitTermination(self) -> None:  # noqa: N802 (Spark's name)
-        raise RuntimeError(
-            "[STREAM_FAILED] Query terminated: Python worker failed to connect back.\n=== Plan"
-        )
+        raise RuntimeError("[STREAM_FAILED] Query terminated: Python worker failed to connect back.\n=== Plan")
 
 
 def test_it_starts_again_after_a_python_process_that_was_late(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,9 +108,7 @@ class Job:
         self.table.append = appending  # type: ignore[method-assign]
 
 
-def test_a_directory_becomes_a_table_batch_by_batch(
-    run: Run, table_format: str, root: Path, tmp_path: Path
-) -> None:
+def test_a_directory_becomes_a_table_batch_by_batch(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:
     arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
     first = run(*arguments, "--batch-messages", 20, "--batches", 1)
     assert (first.code, first.result["batches"], first.result["rows"]) == (0, 1, 20), first.err
@@ -129,9 +127,7 @@ def test_all_columns_are_as_they_are_read(run: Run, table_format: str, root: Pat
     assert found.sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist()
 
 
-def test_a_born_time_that_the_libraries_have_no_number_for(
-    run: Run, table_format: str, tmp_path: Path
-) -> None:
+def test_a_born_time_that_the_libraries_have_no_number_for(run: Run, table_format: str, tmp_path: Path) -> None:
     """Such as of a producer that counts in microseconds: it stopped the job for ever."""
     born_ms = [T0, T0 * 1000]
     store = opened(small_options(tmp_path / "s"))
@@ -184,9 +180,7 @@ def test_a_batch_ends_by_the_bytes_that_were_read(
     assert batches[0] == (44 - first, True)
     assert max(rows for rows, _ in batches[1:]) <= 4
     every = read_arrow(tmp_path / "s", "T", columns=COLUMNS).read_all()
-    assert archived(table_format, tmp_path / "t") == [
-        row for row in places(every) if int(row[3][:4]) >= first
-    ]
+    assert archived(table_format, tmp_path / "t") == [row for row in places(every) if int(row[3][:4]) >= first]
 
 
 def test_a_batch_of_a_broker_ends_by_the_bytes_that_were_read(
@@ -219,9 +213,7 @@ def test_another_job_that_commits_first_is_noticed(table_format: str, root: Path
     """Both loaded the same progress: the commit of the second one is rejected, and no message is there twice."""
     job, other = (Job(table_format, root, tmp_path / "t") for _ in range(2))
     job.before_commit(lambda: other.next(10))
-    with pytest.raises(
-        ProgressMoved, match=r"another job writes .* queue T/0 was committed up to its start, and now"
-    ):
+    with pytest.raises(ProgressMoved, match=r"another job writes .* queue T/0 was committed up to its start, and now"):
         job.next(20)
     assert len(archived(table_format, tmp_path / "t")) == 10
 
@@ -237,9 +229,7 @@ def test_another_job_that_takes_over_is_noticed(table_format: str, root: Path, t
     assert archived(table_format, tmp_path / "t") == stored(root)
 
 
-def test_commits_of_other_programs_are_no_reason_to_end(
-    table_format: str, root: Path, tmp_path: Path
-) -> None:
+def test_commits_of_other_programs_are_no_reason_to_end(table_format: str, root: Path, tmp_path: Path) -> None:
     """Rows without messages of the topic are appended, while the job writes a batch."""
     job = Job(table_format, root, tmp_path / "t")
     job.next(20)
@@ -290,10 +280,7 @@ def test_two_jobs_of_different_topics_share_a_table(
     broker = new_reput_broker()
     send(broker, "a", 30)
     send(broker, "b", 30)
-    jobs = [
-        Job(table_format, tmp_path, tmp_path / "t", nameServer=broker.address, subscribe=topic)
-        for topic in "ab"
-    ]
+    jobs = [Job(table_format, tmp_path, tmp_path / "t", nameServer=broker.address, subscribe=topic) for topic in "ab"]
     jobs[0].next(10)
     jobs[1].before_commit(lambda: jobs[0].next(10))
     for job in reversed(jobs):
@@ -332,17 +319,13 @@ def test_progress_survives_the_expiry_of_snapshots_and_a_checkpoint(
         iceberg.append(pa.Table.from_pylist([{"topic": "other"}], arrow_schema(["topic"])))
         first, last = iceberg.metadata.snapshots
         iceberg.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
-        assert [snapshot.snapshot_id for snapshot in iceberg.refresh().metadata.snapshots] == [
-            last.snapshot_id
-        ]
+        assert [snapshot.snapshot_id for snapshot in iceberg.refresh().metadata.snapshots] == [last.snapshot_id]
     job = Job(table_format, root, tmp_path / "t")
     assert sum(job.next(10)[0] for _ in range(6)) == MESSAGES - 20
 
 
 @pytest.mark.parametrize("batches", [0, 1])
-def test_an_iceberg_table_that_was_rolled_back_is_filled_again(
-    root: Path, tmp_path: Path, batches: int
-) -> None:
+def test_an_iceberg_table_that_was_rolled_back_is_filled_again(root: Path, tmp_path: Path, batches: int) -> None:
     """Also if that was to before the first batch."""
     job = Job("iceberg", root, tmp_path / "t")
     table = lake_tables.iceberg(tmp_path / "t")
@@ -416,10 +399,7 @@ def test_an_optional_column_of_an_iceberg_table_takes_one_that_always_has_a_valu
 
     def schema(*, nullable: bool) -> pa.Schema:
         value = pa.field("value", text, nullable)
-        fields = [
-            pa.field("left", text, metadata={"doc": f"{nullable}"}),
-            pa.field("right", number, nullable),
-        ]
+        fields = [pa.field("left", text, metadata={"doc": f"{nullable}"}), pa.field("right", number, nullable)]
         pair = pa.struct(fields if nullable else fields[::-1])
         return pa.schema([("map", pa.map_(text, value)), ("pair", pair), pa.field("key", text, nullable)])
 
@@ -473,9 +453,7 @@ def test_messages_that_expired_before_they_were_read_are_named(
     went_on = run(*arguments, "-o", "failOnDataLoss=false")
     assert (went_on.code, went_on.result["rows"], went_on.result["lost"]) == (0, 2 * 13, 2 * 7), went_on.err
     for queue_id in range(2):
-        assert (
-            went_on.err.count(f"queue T/{queue_id}: messages 10 to 16 are gone and not in the archive") == 1
-        )
+        assert went_on.err.count(f"queue T/{queue_id}: messages 10 to 16 are gone and not in the archive") == 1
     assert run(*arguments, "-o", "failOnDataLoss=false").result["lost"] == 0
 
 
@@ -574,9 +552,7 @@ def test_the_addresses_of_a_broker_are_those_of_the_last_commit(
         assert job.table.load([], {}).sources == {("T", "broker-a"): f"{broker.address} {other}"}
 
 
-def test_the_source_of_a_job_that_commits_first_is_noticed(
-    table_format: str, root: Path, tmp_path: Path
-) -> None:
+def test_the_source_of_a_job_that_commits_first_is_noticed(table_format: str, root: Path, tmp_path: Path) -> None:
     """The commit of the second job is rejected, and its next attempt finds queues that have a broker."""
     job = Job(table_format, root, tmp_path / "t")
     other = Job(table_format, root, tmp_path / "t", as_broker="broker-a")
@@ -586,9 +562,7 @@ def test_the_source_of_a_job_that_commits_first_is_noticed(
     assert len(archived(table_format, tmp_path / "t")) == 10
 
 
-def test_a_job_whose_progress_has_moved_leaves_no_source(
-    table_format: str, root: Path, tmp_path: Path
-) -> None:
+def test_a_job_whose_progress_has_moved_leaves_no_source(table_format: str, root: Path, tmp_path: Path) -> None:
     """The rows are those of the other job, which could not continue."""
     shutil.copytree(root, tmp_path / "copy")
     other = Job(table_format, root, tmp_path / "t")
@@ -600,9 +574,7 @@ def test_a_job_whose_progress_has_moved_leaves_no_source(
     assert Job(table_format, root, tmp_path / "t").next(10) == (10, True)
 
 
-def test_progress_between_the_sources_and_the_rows_of_a_delta_commit_is_noticed(
-    root: Path, tmp_path: Path
-) -> None:
+def test_progress_between_the_sources_and_the_rows_of_a_delta_commit_is_noticed(root: Path, tmp_path: Path) -> None:
     """Sources are a commit of their own; the rows of a job that commits next to it are not copied again."""
     from deltalake import table as deltalake_table
 
@@ -639,9 +611,7 @@ def test_old_versions_are_deleted(run: Run, table_format: str, root: Path, tmp_p
     assert Job(table_format, root, tmp_path / "t").next() == (0, False)
 
 
-def test_versions_are_not_deleted_within_the_last_of_the_hours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_are_not_deleted_within_the_last_of_the_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library counts whole hours: those of the last half an hour of 1.5 were deleted."""
     kept: list[int] = []
 
@@ -686,17 +656,10 @@ def test_a_missing_library_names_its_extra(run: Run, table_format: str, root: Pa
 
 
 @pytest.mark.parametrize(
-    "source",
-    [("--path", "nothing"), ("--server", "127.0.0.1:1"), ("--path", "s", "--topic", "other")],
-    ids=str,
+    "source", [("--path", "nothing"), ("--server", "127.0.0.1:1"), ("--path", "s", "--topic", "other")], ids=str
 )
 def test_no_table_is_made_for_topics_that_do_not_exist(
-    run: Run,
-    table_format: str,
-    root: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    source: tuple[str, ...],
+    run: Run, table_format: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: tuple[str, ...]
 ) -> None:
     """The empty table then had the columns and partitions of the attempt."""
     monkeypatch.chdir(tmp_path)
@@ -706,9 +669,7 @@ def test_no_table_is_made_for_topics_that_do_not_exist(
     assert not (tmp_path / "t").exists()
 
 
-def test_a_table_that_cannot_be_opened_is_named(
-    run: Run, table_format: str, root: Path, tmp_path: Path
-) -> None:
+def test_a_table_that_cannot_be_opened_is_named(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("x")
     used = run("archive", "--path", root, "--to", tmp_path, "--format", table_format)
     assert used.code == ExitCode.FAILED
@@ -750,9 +711,7 @@ def test_arguments_of_another_format_are_refused(
     assert not (tmp_path / "t").exists()
 
 
-def test_a_commit_that_is_always_rejected_ends(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_is_always_rejected_ends(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job("delta", root, tmp_path / "t")
 
     def rejected(*_given: object) -> None:
@@ -772,8 +731,7 @@ def test_a_delta_table_is_partitioned_on_request(run: Run, root: Path, tmp_path:
     refused = run(*arguments, "--partition-by", "topic,tags")
     assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--partition-by")
     assert (
-        f"{tmp_path / 't'} is partitioned by tags, not by topic,tags; name no columns, or another table"
-        in refused.err
+        f"{tmp_path / 't'} is partitioned by tags, not by topic,tags; name no columns, or another table" in refused.err
     )
 
 
@@ -795,16 +753,7 @@ def test_a_tag_that_is_too_long_for_a_directory(run: Run, table_format: str, tmp
     """A Delta table cannot take it, and the error names the message; files of an Iceberg table have other names."""
     fill(tmp_path / "s", tags=("a", "b", "ж" * 60))
     columns = ("-o", "select=tags,body")
-    arguments = (
-        "archive",
-        "--path",
-        tmp_path / "s",
-        "--to",
-        tmp_path / "t",
-        "--format",
-        table_format,
-        *columns,
-    )
+    arguments = ("archive", "--path", tmp_path / "s", "--to", tmp_path / "t", "--format", table_format, *columns)
     if table_format == "iceberg":
         assert run(*arguments, "--batch-messages", 2, "--batches", 1).code == 0
         with lake_tables.iceberg(tmp_path / "t").update_spec() as spec:
@@ -816,22 +765,10 @@ def test_a_tag_that_is_too_long_for_a_directory(run: Run, table_format: str, tmp
         return
     refused = run(*arguments, "--partition-by", "tags")
     assert refused.code == ExitCode.FAILED
-    assert (
-        f"{tmp_path / 't'} cannot take message 1 of queue T/0: the table is partitioned by tags"
-        in refused.err
-    )
+    assert f"{tmp_path / 't'} cannot take message 1 of queue T/0: the table is partitioned by tags" in refused.err
     assert "name another table, which is not partitioned by tags" in refused.err
     assert not list((tmp_path / "t").rglob("*.parquet"))
-    at_url = (
-        "archive",
-        "--path",
-        tmp_path / "s",
-        "--to",
-        (tmp_path / "u").as_uri(),
-        "--format",
-        "delta",
-        *columns,
-    )
+    at_url = ("archive", "--path", tmp_path / "s", "--to", (tmp_path / "u").as_uri(), "--format", "delta", *columns)
     assert "cannot take message 1 of queue T/0" in run(*at_url, "--partition-by", "tags").err
 
 

@@ -174,8 +174,7 @@ def test_topics_of_a_pattern_are_kept_while_a_name_service_has_forgotten_them(cl
     """They would count as deleted, and their messages as lost."""
     topics: list[str] = ["other", "t"]
     cluster.names.behave(
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        lambda *_: Answer(body=TopicList(topics).to_json()),
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, lambda *_: Answer(body=TopicList(topics).to_json())
     )
     options = replace(options_of(cluster), topics=(), pattern="t.*")
     with LiveCluster(options) as live:
@@ -184,8 +183,7 @@ def test_topics_of_a_pattern_are_kept_while_a_name_service_has_forgotten_them(cl
         assert live.topic_queues(options) == {"t": [A, B]}
         for name in cluster.members:
             cluster.master(name).behave(
-                RequestCode.QUERY_QUEUE_BOUNDS,
-                lambda *_, name=name: Answer(body=QueueBoundsTable(name, {}).to_json()),
+                RequestCode.QUERY_QUEUE_BOUNDS, lambda *_, name=name: Answer(body=QueueBoundsTable(name, {}).to_json())
             )
         assert live.topic_queues(options) == {}
 
@@ -212,10 +210,7 @@ def test_a_writer_follows_a_failover(cluster: FakeCluster, how: str) -> None:
 
 
 def test_a_writer_has_one_broker(cluster: FakeCluster) -> None:
-    with (
-        pytest.raises(ValueError, match="several brokers, broker-a, broker-b"),
-        StagingProducer(cluster.names.address),
-    ):
+    with pytest.raises(ValueError, match="several brokers, broker-a, broker-b"), StagingProducer(cluster.names.address):
         pass
     reader = BulkReader(cluster.names.address)
     assert reader.brokers() == reader.brokers("t") == ["broker-a", "broker-b"]

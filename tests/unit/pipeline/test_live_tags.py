@@ -32,8 +32,7 @@ def test_the_broker_leaves_out_other_tags() -> None:
 
 
 @pytest.mark.parametrize(
-    "tags",
-    [None, set(), {""}, {"", "a"}, {"*"}, {" a"}, {"a b", "c\t"}, {"a||b"}, {str(n) for n in range(101)}],
+    "tags", [None, set(), {""}, {"", "a"}, {"*"}, {" a"}, {"a b", "c\t"}, {"a||b"}, {str(n) for n in range(101)}]
 )
 def test_tags_that_an_expression_cannot_name_are_left_to_spark(tags: set[str] | None) -> None:
     assert expression(tags) == "*"

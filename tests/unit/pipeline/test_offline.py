@@ -39,9 +39,7 @@ schemas = import_module("support.pipeline_jobs")
 ALL = "T"
 
 
-def run(
-    path: Path, narrowing: Narrowing = NOTHING_NARROWED, **given: str
-) -> tuple[list[Any], list[dict[str, Any]]]:
+def run(path: Path, narrowing: Narrowing = NOTHING_NARROWED, **given: str) -> tuple[list[Any], list[dict[str, Any]]]:
     """Plan and read; return the partitions and the rows."""
     options = parse_source_options({"path": str(path), "subscribe": ALL, **given}, streaming=False)
     with OfflineStore(str(path)) as store:
@@ -212,8 +210,7 @@ def large(tmp_path: Path) -> Path:
 def batches_of(path: Path, way: dict[str, str]) -> Iterator[Any]:
     """Plan and read in one task, without damaged messages."""
     options = parse_source_options(
-        {"path": str(path), "subscribe": ALL, "minPartitions": "1", "onDamage": "skip", **way},
-        streaming=False,
+        {"path": str(path), "subscribe": ALL, "minPartitions": "1", "onDamage": "skip", **way}, streaming=False
     )
     with OfflineStore(str(path)) as store:
         (partition,) = plan(store, options, NOTHING_NARROWED)
@@ -279,9 +276,7 @@ def test_a_unit_that_points_elsewhere_is_damage_of_one_message(
     file.write_bytes(data)
     _, rows = run(path, NOTHING_NARROWED, onDamage="skip", **way)
     assert places(rows) == [queue for queue in EVERYTHING if queue != (0, message)]
-    with pytest.raises(
-        DamagedStore, match=f"message {message} of T/0 should be here, but there is another record"
-    ):
+    with pytest.raises(DamagedStore, match=f"message {message} of T/0 should be here, but there is another record"):
         run(path, NOTHING_NARROWED, **way)
 
 
@@ -300,12 +295,8 @@ def test_records_far_apart_are_read_one_by_one(tmp_path: Path) -> None:
 
 def test_expired_messages_are_data_lost_or_skipped(root: Path, tmp_path: Path) -> None:
     path = copied(root, tmp_path / "expired")
-    options = parse_source_options(
-        {"path": str(path), "subscribe": "T", "minPartitions": "2"}, streaming=False
-    )
-    lenient = parse_source_options(
-        {"path": str(path), "subscribe": "T", "failOnDataLoss": "false"}, streaming=False
-    )
+    options = parse_source_options({"path": str(path), "subscribe": "T", "minPartitions": "2"}, streaming=False)
+    lenient = parse_source_options({"path": str(path), "subscribe": "T", "failOnDataLoss": "false"}, streaming=False)
     with OfflineStore(str(path)) as store:
         partitions = plan(store, options, NOTHING_NARROWED)
     gone = records_of(path)[0].path
@@ -315,9 +306,7 @@ def test_expired_messages_are_data_lost_or_skipped(root: Path, tmp_path: Path) -
     with pytest.raises(DataLost, match="was deleted while the query ran"):
         [*read_task(partitions[0], options, schema, NOTHING_NARROWED)]
     rows = sum(
-        batch.num_rows
-        for partition in partitions
-        for batch in read_task(partition, lenient, schema, NOTHING_NARROWED)
+        batch.num_rows for partition in partitions for batch in read_task(partition, lenient, schema, NOTHING_NARROWED)
     )
     assert rows == MESSAGES - in_file
     assert len(run(path)[1]) == MESSAGES - in_file  # planned again, nothing is missing
@@ -347,9 +336,7 @@ def test_properties_of_every_shape_are_read_as_every_reader_reads_them(tmp_path:
     store = opened(options, FakeClock())
     expected = []
     for number in range(300):
-        properties = {
-            f"p{rng.randrange(9)}\u00e9"[: rng.randrange(2, 4)]: "v" * rng.randrange(1, 9) for _ in range(5)
-        }
+        properties = {f"p{rng.randrange(9)}\u00e9"[: rng.randrange(2, 4)]: "v" * rng.randrange(1, 9) for _ in range(5)}
         tag = rng.choice([None, "a", "\u00fcber"])
         keys = rng.sample(["k1", "k2", "k3"], rng.randrange(3))
         message = Message("T", b"b" * rng.randrange(50), tag=tag, keys=keys, properties=properties)
@@ -382,10 +369,7 @@ def test_named_places_that_are_not_there_are_refused(root: Path, tmp_path: Path)
         run(root, startingOffsets='{"T":{"5":0}}')
     with pytest.raises(OptionError, match="would end at 3, before its start at 5"):
         run(root, startingOffsets='{"T":{"0":5}}', endingOffsets='{"T":{"0":3}}')
-    for path, reason in (
-        ("/nowhere", "there is no such directory"),
-        (str(tmp_path), "no directory commitlog"),
-    ):
+    for path, reason in (("/nowhere", "there is no such directory"), (str(tmp_path), "no directory commitlog")):
         with pytest.raises(NotAStore, match=reason):
             OfflineStore(path)
     with pytest.raises(NotAStore, match="pyarrow has no file system for it"):

@@ -29,11 +29,7 @@ def test_names_are_taken_in_any_case_and_lists_without_blanks() -> None:
 def test_defaults_are_those_of_the_page() -> None:
     options = parse_source_options(LIVE, streaming=True)
     assert (options.pull_timeout_s, options.fetch_retries, options.fetch_retry_interval_s) == (120.0, 3, 0.01)
-    assert (options.max_trigger_delay_s, options.fail_on_data_loss, options.columns) == (
-        900.0,
-        True,
-        "native",
-    )
+    assert (options.max_trigger_delay_s, options.fail_on_data_loss, options.columns) == (900.0, True, "native")
     assert options.tag_filter.matches_all
 
 
@@ -47,11 +43,7 @@ def test_offsets_by_queue_with_and_without_the_broker() -> None:
 
 
 def test_the_more_exact_place_counts() -> None:
-    given = {
-        **LIVE,
-        "startingOffsets": '{"t":{"0":5}}',
-        "startingOffsetsByTimestamp": '{"t":{"0":1000}}',
-    }
+    given = {**LIVE, "startingOffsets": '{"t":{"0":5}}', "startingOffsetsByTimestamp": '{"t":{"0":1000}}'}
     start = parse_source_options(given, streaming=True).start
     assert start.timestamp_of(QueueKey("t", "b", 0)) == 1000
     assert start.timestamp_of(QueueKey("t", "b", 1)) is None
@@ -106,11 +98,7 @@ REFUSED: list[tuple[dict[str, str], bool, str]] = [
     ({**LIVE, "startingOffsets": '{"t":{"0":true}}'}, True, "True is not an integer"),
     ({**LIVE, "startingOffsets": "group"}, True, "there is no groupId"),
     ({**LIVE, "endingOffsets": "latest"}, True, "a stream has no end"),
-    (
-        {**LIVE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
-        True,
-        "more than maxOffsetsPerTrigger",
-    ),
+    ({**LIVE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, True, "more than maxOffsetsPerTrigger"),
     ({**LIVE, "maxTriggerDelay": "5m"}, True, "needs minOffsetsPerTrigger"),
     ({**LIVE, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, True, "it is a time such as"),
     ({**LIVE, "startingOffsetsByTimestampStrategy": "latest"}, True, "needs startingTimestamp"),
@@ -148,12 +136,7 @@ def of_table(options: dict[str, str], **properties: str) -> dict[str, str]:
     return {**plain, **copies, "owner": "me", "provider": "reput", **properties}
 
 
-SPARKS = {
-    "queryName": "copies",
-    "checkpointLocation": "/c",
-    "path": "/p",
-    "asyncProgressTrackingEnabled": "false",
-}
+SPARKS = {"queryName": "copies", "checkpointLocation": "/c", "path": "/p", "asyncProgressTrackingEnabled": "false"}
 
 
 def test_options_that_spark_adds_are_ignored(recwarn: pytest.WarningsRecorder) -> None:
@@ -166,11 +149,7 @@ def test_options_that_spark_adds_are_ignored(recwarn: pytest.WarningsRecorder) -
 
 def test_an_unknown_option_has_no_effect_and_is_named() -> None:
     for parse in (parse_source_options, parse_sink_options):
-        given = (
-            {**LIVE, "color": "red"}
-            if parse is parse_source_options
-            else {"nameServer": "a:1", "color": "red"}
-        )
+        given = {**LIVE, "color": "red"} if parse is parse_source_options else {"nameServer": "a:1", "color": "red"}
         with pytest.warns(UserWarning, match="option color is not one of the"):
             parse(given, streaming=True)
 
@@ -189,10 +168,7 @@ def test_a_mistyped_option_of_the_sink_is_named(given: dict[str, str], words: st
 
 
 def test_the_address_option_of_kafka_hints_at_ours() -> None:
-    for options in (
-        {"kafka.bootstrap.servers": "b:2", "subscribe": "t"},
-        {**LIVE, "Kafka.Bootstrap.Servers": "b:2"},
-    ):
+    for options in ({"kafka.bootstrap.servers": "b:2", "subscribe": "t"}, {**LIVE, "Kafka.Bootstrap.Servers": "b:2"}):
         with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers: .* did you mean nameServer\?"):
             parse_source_options(options)
 
@@ -222,21 +198,13 @@ def test_a_table_keeps_its_options_in_its_columns() -> None:
     assert parse_sink_options(options_in_force({}, kept), streaming=False).topic == "u"
     elsewhere = {"nameServer": "b:2", "topic": "v"}
     assert parse_sink_options(options_in_force(elsewhere, kept), streaming=False).topic == "v"
-    assert with_options_kept(spark_schema_of(parse_source_options(LIVE)), LIVE) == columns, (
-        "it is not a table"
-    )
+    assert with_options_kept(spark_schema_of(parse_source_options(LIVE)), LIVE) == columns, "it is not a table"
 
 
 def test_a_pattern_leaves_out_system_topics() -> None:
     given = {"nameServer": "a:1", "subscribePattern": ".*"}
     own = {"DefaultCluster", "broker-a"}
-    system = {
-        *SYSTEM_TOPICS,
-        *own,
-        "DefaultCluster_REPLY_TOPIC",
-        "rmq_sys_reput_sink",
-        "rmq_sys_REVIVE_LOG_X",
-    }
+    system = {*SYSTEM_TOPICS, *own, "DefaultCluster_REPLY_TOPIC", "rmq_sys_reput_sink", "rmq_sys_REVIVE_LOG_X"}
     ours = {"orders", "%RETRY%g", "%DLQ%g", "orders_REPLY_TOPIC"}
     options = parse_source_options(given, streaming=True)
     assert {topic for topic in system | ours if options.is_wanted(topic, own)} == ours

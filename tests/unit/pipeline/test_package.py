@@ -41,9 +41,7 @@ def test_a_python_without_packages_has_all_of_them_from_it(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("to", "words"), [("packed.tar", "does not end in .zip"), ("no/packed.zip", "there is no directory")]
 )
-def test_a_wrong_file_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str, words: str
-) -> None:
+def test_a_wrong_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str, words: str) -> None:
     assert run_job("package", ["--to", str(tmp_path / to)]) == 2
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["argument"] == "--to"

@@ -104,10 +104,7 @@ def test_queries_are_series_of_the_driver(
     metrics.onQueryTerminated(SimpleNamespace(id="i-d", runId="1", exception="it failed"))
     broker.stop()
     found = page(metrics)
-    assert (
-        found['reput_query_running{query="mine"}'],
-        found['reput_query_failures_total{query="mine"}'],
-    ) == (0, 1)
+    assert (found['reput_query_running{query="mine"}'], found['reput_query_failures_total{query="mine"}']) == (0, 1)
     assert not [name for name in found if "lag" in name]
     assert "QueryMetrics of 127.0.0.1" in capsys.readouterr().err
 

@@ -21,9 +21,7 @@ def ranges_of(sizes: list[int]) -> list[QueueRange]:
 def test_every_message_is_in_one_part_and_parts_are_alike(sizes: list[int], parts: int) -> None:
     packed = pack(ranges_of(sizes), parts)
     assert len(packed) <= parts
-    found = [
-        (part.queue, offset) for task in packed for part in task for offset in range(part.start, part.end)
-    ]
+    found = [(part.queue, offset) for task in packed for part in task for offset in range(part.start, part.end)]
     wanted = [(part.queue, offset) for part in ranges_of(sizes) for offset in range(part.start, part.end)]
     assert found == wanted
     counts = [sum(part.size for part in task) for task in packed]

@@ -41,9 +41,7 @@ ROW = st.fixed_dictionaries(
         "tag": st.none() | TEXT,
         "keys": st.none() | st.lists(TEXT, min_size=1, max_size=3).map(" ".join),
         "properties": st.none()
-        | st.dictionaries(TEXT.map(lambda text: "p" + text), TEXT, max_size=3).map(
-            lambda found: list(found.items())
-        ),
+        | st.dictionaries(TEXT.map(lambda text: "p" + text), TEXT, max_size=3).map(lambda found: list(found.items())),
     }
 )
 
@@ -68,8 +66,7 @@ def test_a_block_is_the_one_that_the_producer_encodes(rows: list[dict[str, objec
 
 def test_slices_of_columns_are_encoded_as_they_are() -> None:
     rows: list[dict[str, object]] = [
-        {"body": b"%d" % number, "tag": f"t{number}", "properties": [("n", str(number))]}
-        for number in range(20)
+        {"body": b"%d" % number, "tag": f"t{number}", "properties": [("n", str(number))]} for number in range(20)
     ]
     (block,) = encode_records(columns(rows).slice(5, 9), "t", repeat(0).__next__, ids(), NOW)
     views = record_views(block.data)
@@ -92,17 +89,13 @@ def headers(*lists: list[tuple[str, bytes | None]] | None) -> pa.RecordBatch:
 
 def test_a_header_that_a_message_has_twice_is_named() -> None:
     names = SinkColumns("value", None, "key", None, None, "headers", None, None, None)
-    distinct = headers(
-        [("a", b"1"), ("b", b"1")], None, [], [("a", b"1"), ("a", None), ("a", b"")], [("b", b"2")]
-    )
+    distinct = headers([("a", b"1"), ("b", b"1")], None, [], [("a", b"1"), ("a", None), ("a", b"")], [("b", b"2")])
     (messages,) = RowReader(names, "t").messages(distinct)
     assert messages.columns.properties is not None
     assert messages.columns.properties.to_pylist()[0] == [("a", "1"), ("b", "1")]
     twice = headers([("a", b"1")], None, [("a", b"1")], [("b", b"1"), ("a", b"1"), ("b", b"2")])
     for batch, row in ((twice, 3), (twice.slice(2), 1)):
-        with pytest.raises(
-            SinkError, match=rf"^row {row} of the partition .keys 'k3'. has more .* header 'b'"
-        ):
+        with pytest.raises(SinkError, match=rf"^row {row} of the partition .keys 'k3'. has more .* header 'b'"):
             list(RowReader(names, "t").messages(batch))
 
 
@@ -117,9 +110,7 @@ def test_nulls_empty_values_and_what_has_a_column_of_its_own_are_left_out() -> N
     )
     nulls = pa.py_buffer(b"\x05")
     maps = pa.MapArray.from_buffers(maps.type, 3, [nulls, maps.buffers()[1]], children=[maps.values])
-    some = Columns(
-        body=pa.array([b""] * 3, pa.binary()), tags=pa.array(["t", "", None]), keys=None, properties=maps
-    )
+    some = Columns(body=pa.array([b""] * 3, pa.binary()), tags=pa.array(["t", "", None]), keys=None, properties=maps)
     (block,) = encode_records(some, "t", repeat(0).__next__, ids(), NOW)
     found = [view.property_map() for view in record_views(block.data)]
     assert [{k: v for k, v in each.items() if k != "UNIQ_KEY"} for each in found] == [
@@ -154,9 +145,7 @@ def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
     given_ids = columns([{"body": b"a", "properties": [("TAGS", "x"), ("UNIQ_KEY", "mine")]}, {"body": b"b"}])
     import numpy as np
 
-    some = given_ids._replace(
-        tags=None, keys=None, flag=pa.array([7, None], pa.int32()), born_ms=np.array([1, 2])
-    )
+    some = given_ids._replace(tags=None, keys=None, flag=pa.array([7, None], pa.int32()), born_ms=np.array([1, 2]))
     (block,) = encode_records(some, "t", repeat(0).__next__, ids(), NOW)
     first, second = record_views(block.data)
     assert (first.unique_key, first.tag, first.flag, first.born_timestamp_ms) == ("mine", "x", 7, 1)
@@ -173,10 +162,7 @@ def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
         ({"body": b"", "properties": [("", "b")]}, "empty name"),
         ({"body": b"", "properties": [("DELAY", "3")]}, "'DELAY', which only the broker may set"),
         ({"body": b"", "tag": "x" * 40_000}, "40000|at most 31743 fit"),
-        (
-            {"body": b"", "keys": "o-42", "properties": [("", "v")]},
-            "row 0 of the partition .keys 'o-42'., for topic",
-        ),
+        ({"body": b"", "keys": "o-42", "properties": [("", "v")]}, "row 0 of the partition .keys 'o-42'., for topic"),
     ],
 )
 def test_an_invalid_message_is_named(row: dict[str, object], text: str) -> None:
@@ -213,8 +199,7 @@ def test_what_another_broker_has_set_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "property_",
-    [("DELAY", "3"), ("TIMER_DELIVER_MS", str(NOW + 1)), ("TIMER_DELAY_SEC", "x"), ("TRAN_MSG", "true")],
+    "property_", [("DELAY", "3"), ("TIMER_DELIVER_MS", str(NOW + 1)), ("TIMER_DELAY_SEC", "x"), ("TRAN_MSG", "true")]
 )
 def test_what_would_have_an_effect_is_an_error(property_: tuple[str, str]) -> None:
     some = columns([{"body": b"", "properties": [("REPUT_X", "x"), property_]}])
@@ -235,11 +220,7 @@ def test_delayed_messages_have_what_other_messages_have() -> None:
         assert message.delay is not None
         assert message.delay.value == str(later)
     wrong: list[tuple[dict[str, object], int, str]] = [
-        (
-            {"body": b"", "tag": "a||b", "keys": "o-42"},
-            later,
-            r"row 0 of the partition \(keys 'o-42'\), for topic 't'",
-        ),
+        ({"body": b"", "tag": "a||b", "keys": "o-42"}, later, r"row 0 of the partition \(keys 'o-42'\), for topic 't'"),
         ({"body": b"", "properties": [("DELAY", "3")]}, later, "row 0 .*'DELAY'"),
         ({"body": b""}, 1 << 60, "row 0 "),
     ]
@@ -248,9 +229,7 @@ def test_delayed_messages_have_what_other_messages_have() -> None:
             list(_delayed_messages("t", columns([row]), [when]))
 
 
-@pytest.mark.parametrize(
-    ("header", "reason"), [(("a", b"\xff"), "not UTF-8"), ((None, b"x"), "without a key")]
-)
+@pytest.mark.parametrize(("header", "reason"), [(("a", b"\xff"), "not UTF-8"), ((None, b"x"), "without a key")])
 def test_a_bad_header_is_no_fault_of_the_other_rows(header: tuple[str, bytes], reason: str) -> None:
     """All rows of its batch were bad ones."""
     names = SinkColumns("value", None, "key", None, None, "headers", None, None, None)
@@ -290,9 +269,7 @@ def test_errors_of_columns_name_the_row(bad: dict[str, object]) -> None:
     }
     good: dict[str, object] = {"body": b"", "topic": "t", "keys": b"k", "queueId": None, "bornTimestamp": NOW}
     rows = [good, {**good, **bad}, good]
-    batch = pa.record_batch(
-        {name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
-    )
+    batch = pa.record_batch({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
     names = SinkColumns("body", "topic", "keys", None, "queueId", None, None, None, "bornTimestamp")
     with pytest.raises(SinkError, match=r"^row 1 of the partition"):
         list(RowReader(names, None).messages(batch))

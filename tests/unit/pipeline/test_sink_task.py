@@ -31,9 +31,7 @@ COLUMNS = SinkColumns("body", None, None, None, "queueId", None, None, None, Non
 SEMANTICS = ("exactly-once", "at-least-once")
 
 
-def write(
-    broker: BackgroundBroker, topic: str, batch: Any, columns: SinkColumns = COLUMNS, **more: str
-) -> None:
+def write(broker: BackgroundBroker, topic: str, batch: Any, columns: SinkColumns = COLUMNS, **more: str) -> None:
     """Write one batch, as a query of one task does."""
     given = {"nameServer": broker.address, "topic": topic, **more}
     options = parse_sink_options(given, streaming=False)
@@ -79,15 +77,11 @@ def test_queues_that_a_topic_lacks_are_mapped_to_those_it_has(
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS)
-def test_a_queue_that_a_topic_lacks_is_named(
-    new_reput_broker: Callable[..., BackgroundBroker], semantics: str
-) -> None:
+def test_a_queue_that_a_topic_lacks_is_named(new_reput_broker: Callable[..., BackgroundBroker], semantics: str) -> None:
     broker = new_reput_broker(store={"flush": "sync"})
     with Admin(broker.address) as admin:
         admin.create_topic("narrow", queues=3)
-    with pytest.raises(
-        SinkError, match=r"row 3 .* has no queue 3 .* queueMapping=modulo for queue queueId % 3"
-    ):
+    with pytest.raises(SinkError, match=r"row 3 .* has no queue 3 .* queueMapping=modulo for queue queueId % 3"):
         write(broker, "narrow", of_queues(8, queues=8), semantics=semantics)
 
 
@@ -162,9 +156,7 @@ def batch_of(rows: list[dict[str, Any]]) -> Any:
         "queueId": pa.int32(),
         "properties": pa.map_(pa.string(), pa.string()),
     }
-    return pa.record_batch(
-        {name: pa.array([row.get(name) for row in rows], kind) for name, kind in kinds.items()}
-    )
+    return pa.record_batch({name: pa.array([row.get(name) for row in rows], kind) for name, kind in kinds.items()})
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS)

@@ -238,9 +238,7 @@ def test_a_topic_that_was_created_again_is_noticed_at_any_length(before: str) ->
     stream.has(20)  # of one queue now
     del stream.cluster.queues[key(1)]
     stream.cluster.generations["t", "b"] = "second"
-    with pytest.raises(
-        DataLost, match="its topic was deleted and created again; what followed message 10 of"
-    ):
+    with pytest.raises(DataLost, match="its topic was deleted and created again; what followed message 10 of"):
         stream.latest(start)
     stream = Stream(failOnDataLoss="false")
     stream.has(20)
@@ -337,9 +335,7 @@ def test_available_now_keeps_the_place_of_a_queue_that_was_away_when_it_began() 
     assert ends(stream.latest(start)) == [20, 10]
 
 
-def test_progress_is_published_and_its_failure_does_not_end_the_query(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_progress_is_published_and_its_failure_does_not_end_the_query(capsys: pytest.CaptureFixture[str]) -> None:
     stream = Stream(groupId="g", startingOffsets="earliest")
     stream.has(10, 5)
     end = stream.latest(stream.reader.initialOffset())

@@ -31,9 +31,7 @@ def test_a_row_that_a_table_cannot_take_and_other_partitions_are_named(tmp_path:
     """The texts speak of no option of a command. An existing table needs the same columns, or none."""
     append = TableAppender("delta", str(tmp_path / "t"), partition_by=["tags"])
     append(frame("a"), 0)
-    with pytest.raises(
-        RowRejected, match=r"cannot take a row of micro-batch 1: .* by tags, .*'жж"
-    ) as rejected:
+    with pytest.raises(RowRejected, match=r"cannot take a row of micro-batch 1: .* by tags, .*'жж") as rejected:
         append(frame("b", "ж" * 60), 1)
     TableAppender("delta", str(tmp_path / "t"))(frame("b"), 1)
     TableAppender("delta", str(tmp_path / "t"), partition_by=["tags"])(frame("c"), 2)

@@ -37,9 +37,7 @@ class Frame:
         self.batch = pa.RecordBatch.from_pydict(columns)
         self.columns = list(columns)
         self.schema = {
-            name: types.StructField(
-                name, types.BinaryType() if name in ("body", "value") else types.StringType()
-            )
+            name: types.StructField(name, types.BinaryType() if name in ("body", "value") else types.StringType())
             for name in columns
         }
 
@@ -163,9 +161,7 @@ def protobuf_class() -> Any:
         entry.field.add(name="value", number=2, type=number_of, type_name=type_name, label=1)
         for suffix, label in (("", 1), ("_list", 3)):
             number = len(order.field) + 1
-            order.field.add(
-                name=name + suffix, number=number, type=number_of, type_name=type_name, label=label
-            )
+            order.field.add(name=name + suffix, number=number, type=number_of, type_name=type_name, label=label)
         order.field.add(
             name=f"{name}_map",
             number=len(order.field) + 1,
@@ -180,9 +176,7 @@ def protobuf_class() -> Any:
 def test_protobuf_to_columns_and_back() -> None:
     """Maps of messages, lists of times and numbers of 64 bits without a sign could not be encoded again."""
     order = protobuf_class()
-    message = order(
-        uint64=(1 << 64) - 1, uint64_list=[1], uint64_map={"a": 1 << 63}, double=1.5, double_list=[2]
-    )
+    message = order(uint64=(1 << 64) - 1, uint64_list=[1], uint64_map={"a": 1 << 63}, double=1.5, double_list=[2])
     message.state = 1
     message.state_list.extend([0, 1, 7])
     message.state_map["a"] = 1

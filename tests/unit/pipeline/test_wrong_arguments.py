@@ -103,12 +103,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("arguments", "code", "argument"), WRONG)
 def test_it_is_named_and_nothing_changes(
-    run: Run,
-    places: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    code: int,
-    argument: str | None,
+    run: Run, places: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, argument: str | None
 ) -> None:
     def no_session(*_: object, **__: object) -> None:
         raise AssertionError("Spark is not needed to see that an argument is wrong")

@@ -37,10 +37,7 @@ GENUINE: list[tuple[Any, str]] = [
         '{"brokerAddrTable":{"broker-a":{"brokerAddrs":{"0":"127.0.0.1:10911"},"brokerName":"broker-a",'
         '"cluster":"DefaultCluster","enableActingMaster":false}},"clusterAddrTable":{"DefaultCluster":["broker-a"]}}',
     ),
-    (
-        TopicList(["TopicTest"], "127.0.0.1:10911"),
-        '{"brokerAddr":"127.0.0.1:10911","topicList":["TopicTest"]}',
-    ),
+    (TopicList(["TopicTest"], "127.0.0.1:10911"), '{"brokerAddr":"127.0.0.1:10911","topicList":["TopicTest"]}'),
     (TopicList([]), '{"topicList":[]}'),
     (KVTable({"brokerVersionDesc": "V5_3_3"}), '{"table":{"brokerVersionDesc":"V5_3_3"}}'),
     (

@@ -109,9 +109,7 @@ def test_the_last_words_of_a_server_belong_to_no_request() -> None:
         (Peer.ROCKETMQ, HeaderType.JSON, ROCKETMQ_VERSION),
     ],
 )
-def test_a_request_has_the_form_that_its_peer_reads(
-    peer: Peer, header_type: HeaderType, version: int
-) -> None:
+def test_a_request_has_the_form_that_its_peer_reads(peer: Peer, header_type: HeaderType, version: int) -> None:
     frame = Channel(peer=peer).frame(9, 105, {"topic": "t"}, b"body")
     ((found, head, body),) = FrameReader().receive_data(frame)
     header = decode_header(found, head)

@@ -9,20 +9,7 @@ def entry(*fields: object) -> str:
     return "\x01".join(map(str, fields)) + "\x02"
 
 
-PUB = (
-    "Pub",
-    1700000000123,
-    "DefaultRegion",
-    "makers",
-    "orders",
-    "ID1",
-    "paid",
-    "o-1 ",
-    "10.0.0.1:10911",
-    12,
-    3,
-    0,
-)
+PUB = ("Pub", 1700000000123, "DefaultRegion", "makers", "orders", "ID1", "paid", "o-1 ", "10.0.0.1:10911", 12, 3, 0)
 BEFORE = ("SubBefore", 1700000001000, "null", "readers", "REQ", "ID1", 2, "o-1")
 
 
@@ -32,9 +19,7 @@ def test_a_send_and_a_consumption() -> None:
     assert decode_client_traces(body.encode()) == [
         ClientTrace("Pub", "ID1", "makers", 1700000000123, 3, True, client_host="10.0.0.9"),
         ClientTrace("SubBefore", "ID1", "readers", 1700000001000, request_id="REQ", retry_times=2),
-        ClientTrace(
-            "SubAfter", "ID1", "readers", 1700000001041, 41, False, "REQ", detail="raised an exception"
-        ),
+        ClientTrace("SubAfter", "ID1", "readers", 1700000001041, 41, False, "REQ", detail="raised an exception"),
     ]
 
 
@@ -46,21 +31,7 @@ def test_forms_of_older_clients() -> None:
 
 
 def test_a_transaction_and_a_recall() -> None:
-    end = (
-        "EndTransaction",
-        5,
-        "r",
-        "makers",
-        "orders",
-        "ID1",
-        "t",
-        "k",
-        "h",
-        2,
-        "TX",
-        "COMMIT_MESSAGE",
-        "false",
-    )
+    end = ("EndTransaction", 5, "r", "makers", "orders", "ID1", "t", "k", "h", 2, "TX", "COMMIT_MESSAGE", "false")
     body = entry(*end) + entry("Recall", 6, "r", "makers", "orders", "ID1", "true")
     ended, recalled = decode_client_traces(body.encode())
     assert (ended.kind, ended.detail, ended.at_ms) == ("EndTransaction", "commit message", 5)

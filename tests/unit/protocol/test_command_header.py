@@ -81,13 +81,7 @@ def test_text_takes_what_clients_send_unquoted() -> None:
 
 
 def test_an_absent_value_takes_the_default() -> None:
-    ext: dict[str, Value] = {
-        "consumerGroup": "g",
-        "topic": "t",
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": 1,
-    }
+    ext: dict[str, Value] = {"consumerGroup": "g", "topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
     assert PullMessageHeader.from_ext({**ext, "sysFlag": None, "subVersion": ""}).sys_flag == 0
 
 

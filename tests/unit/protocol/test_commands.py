@@ -47,12 +47,7 @@ from reput_protocol.commands.offset import (
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.reply import PushReplyHeader
-from reput_protocol.commands.send import (
-    PutMessageHeader,
-    PutMessageResult,
-    SendMessageHeader,
-    SendMessageResult,
-)
+from reput_protocol.commands.send import PutMessageHeader, PutMessageResult, SendMessageHeader, SendMessageResult
 from reput_protocol.commands.topic import (
     CreateTopicHeader,
     DeleteTopicHeader,
@@ -66,9 +61,7 @@ from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType
 
 SAMPLES: list[CommandHeader] = [
-    SendMessageHeader(
-        "PG", "t", 1, 0x301, 1700000000000, 7, "TAGS\x01a\x02", "TBW102", 8, 2, False, 16, True, "b"
-    ),
+    SendMessageHeader("PG", "t", 1, 0x301, 1700000000000, 7, "TAGS\x01a\x02", "TBW102", 8, 2, False, 16, True, "b"),
     SendMessageResult("7F000001", 1, 2**40, "AC11"),
     PutMessageHeader("t", 3, 64, AckLevel.PAGE_CACHE),
     PutMessageResult(3, 2**40, 2**41, 1700000000001, "127.0.0.1:10911", AckLevel.FLUSHED),
@@ -114,18 +107,7 @@ SAMPLES: list[CommandHeader] = [
     EndTransactionHeader("PG", 5, 2**40, 8, True, "AC11", "AC11", "t", "broker-a"),
     CheckTransactionHeader(5, 2**40, "t", "AC11", "AC11", "7F00", "broker-a"),
     PushReplyHeader(
-        "PG",
-        "t",
-        "TBW102",
-        4,
-        0,
-        1,
-        1700000000000,
-        7,
-        "1.2.3.4:5",
-        "127.0.0.1:10911",
-        1700000000001,
-        "a\x01b\x02",
+        "PG", "t", "TBW102", 4, 0, 1, 1700000000000, 7, "1.2.3.4:5", "127.0.0.1:10911", 1700000000001, "a\x01b\x02"
     ),
     ListDelayedHeader("t", "k", 32, "9"),
     CancelDelayedHeader("t", "k"),
@@ -243,12 +225,7 @@ def test_a_reply_is_pushed_with_the_header_it_came_with() -> None:
     )
     ext = pushed.to_ext(HeaderType.JSON)
     long_names = reply.to_ext(HeaderType.JSON)
-    changed = {
-        "properties": "TTL\x013\x02X\x01y\x02",
-        "bornHost": "a:1",
-        "storeHost": "b:2",
-        "storeTimestamp": "9",
-    }
+    changed = {"properties": "TTL\x013\x02X\x01y\x02", "bornHost": "a:1", "storeHost": "b:2", "storeTimestamp": "9"}
     assert ext == {**long_names, **changed}
 
 

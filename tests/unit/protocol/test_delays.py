@@ -53,8 +53,7 @@ def test_each_way_has_its_property(delay: dict[str, Any], text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "priority"),
-    [("0", 0), ("3", 3), ("+3", 3), ("003", 3), ("1000000000", 10**9), ("2147483647", 2**31 - 1)],
+    ("text", "priority"), [("0", 0), ("3", 3), ("+3", 3), ("003", 3), ("1000000000", 10**9), ("2147483647", 2**31 - 1)]
 )
 def test_priorities_are_those_that_the_broker_takes(text: str, priority: int) -> None:
     assert priority_of(text) == priority

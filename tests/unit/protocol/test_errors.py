@@ -77,11 +77,7 @@ def test_an_answer_without_a_remark_still_says_something() -> None:
 
 
 def test_no_replica_is_never_the_code_that_old_clients_take_for_stored() -> None:
-    stored = {
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
+    stored = {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE}
     found = [error for error in ErrorCode if error.response_code in stored]
     assert found == [ErrorCode.FLUSH_TIMEOUT, ErrorCode.REPLICA_TIMEOUT, ErrorCode.REPLICA_MISSING]
     assert not any(error.retryable for error in found)

@@ -185,8 +185,7 @@ def test_bad_lengths_and_texts_are_malformed(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "header",
-    [Header(700001, 1), Header(1, 2**31), Header(1, 1, language=256), Header(1, 1, ext={"n" * 40_000: "v"})],
+    "header", [Header(700001, 1), Header(1, 2**31), Header(1, 1, language=256), Header(1, 1, ext={"n" * 40_000: "v"})]
 )
 def test_values_that_do_not_fit_are_not_written(header: Header) -> None:
     with pytest.raises(ValueError, match="does not fit"):
@@ -396,9 +395,7 @@ def test_an_invalid_msgpack_header_is_malformed(data: bytes) -> None:
         decode_msgpack_header(data)
 
 
-@pytest.mark.parametrize(
-    ("ext", "reason"), [({"n": 2**64}, "does not fit msgpack"), ({"t": "\ud800"}, "surrogates")]
-)
+@pytest.mark.parametrize(("ext", "reason"), [({"n": 2**64}, "does not fit msgpack"), ({"t": "\ud800"}, "surrogates")])
 def test_values_that_msgpack_cannot_encode_are_a_value_error(ext: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         encode_msgpack_header(Header(1, 1, ext=ext))  # type: ignore[arg-type]

@@ -52,8 +52,6 @@ def test_a_header_has_a_bounded_number_of_fields(header_type: HeaderType) -> Non
 
 def test_repeated_fields_are_counted_each_time() -> None:
     head = encode_header(Header(105, 7), HeaderType.BINARY)[:-4]
-    assert decode_header(HeaderType.BINARY, head + (6 * 1024).to_bytes(4, "big") + bytes(6 * 1024)).ext == {
-        "": ""
-    }
+    assert decode_header(HeaderType.BINARY, head + (6 * 1024).to_bytes(4, "big") + bytes(6 * 1024)).ext == {"": ""}
     with pytest.raises(HeaderMalformed, match="1024 fields"):
         decode_header(HeaderType.BINARY, head + (60_000).to_bytes(4, "big") + bytes(60_000))

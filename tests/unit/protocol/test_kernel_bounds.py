@@ -10,9 +10,7 @@ from reput_protocol.kernel.index import follow_chain, insert_keys
 from reput_protocol.kernel.units import queue_units
 
 
-@pytest.mark.parametrize(
-    ("slots", "entries"), [(0, 3), (3, -1), (1 << 62, 3), (1, 922_337_203_685_477_581), (40, 3)]
-)
+@pytest.mark.parametrize(("slots", "entries"), [(0, 3), (3, -1), (1 << 62, 3), (1, 922_337_203_685_477_581), (40, 3)])
 def test_an_index_file_that_cannot_hold_its_slots_and_entries_is_refused(slots: int, entries: int) -> None:
     with pytest.raises(ValueError, match="no index file"):
         insert_keys(bytearray(200), slots, entries, array("q", [1]), 0, 1, 0, 0, 0)

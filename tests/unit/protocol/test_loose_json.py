@@ -18,9 +18,7 @@ KEY = (("brokerName", "broker-a"), ("queueId", 1), ("topic", "T"))
 
 
 def test_object_keys_become_sorted_members() -> None:
-    text = (
-        b'{"offsetTable" : {{"topic":"T","queueId":1,"brokerName":"broker-a"} : 42 , {"queueId":2}:[1,{}]}}'
-    )
+    text = b'{"offsetTable" : {{"topic":"T","queueId":1,"brokerName":"broker-a"} : 42 , {"queueId":2}:[1,{}]}}'
     assert read_json(text) == {"offsetTable": {KEY: 42, (("queueId", 2),): [1, {}]}}
 
 
@@ -34,11 +32,7 @@ def test_written_json_is_compact_and_sorted() -> None:
 
 @given(
     st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(),
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
         max_leaves=8,
     )

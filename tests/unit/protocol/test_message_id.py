@@ -5,12 +5,7 @@ from datetime import datetime
 import pytest
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.record.message_id import (
-    Host,
-    UniqueIdGenerator,
-    decode_offset_message_id,
-    offset_message_id,
-)
+from reput_protocol.record.message_id import Host, UniqueIdGenerator, decode_offset_message_id, offset_message_id
 from support.stores import FakeClock
 
 IP = bytes([172, 17, 0, 1])
@@ -68,9 +63,7 @@ def test_a_clock_set_back_across_the_month_counts_from_its_beginning() -> None:
     assert int(ids.next()[20:28], 16) == (28 * 24 * 3600 - 5) * 1000
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0A", "0A00000200002A9F000000000000100", "x" * 32, "0A 0" * 8, "é" * 32]
-)
+@pytest.mark.parametrize("text", ["", "0A", "0A00000200002A9F000000000000100", "x" * 32, "0A 0" * 8, "é" * 32])
 def test_invalid_offset_ids(text: str) -> None:
     with pytest.raises(InvalidMessage, match="32 hex digits"):
         decode_offset_message_id(text)

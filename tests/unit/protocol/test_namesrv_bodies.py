@@ -59,8 +59,7 @@ def test_an_empty_registration_has_no_topics() -> None:
 
 def packed(*parts: int | bytes) -> bytes:
     texts = (
-        struct.pack(">i", part) if isinstance(part, int) else struct.pack(">i", len(part)) + part
-        for part in parts
+        struct.pack(">i", part) if isinstance(part, int) else struct.pack(">i", len(part)) + part for part in parts
     )
     return zlib.compress(b"".join(texts))
 
@@ -102,13 +101,9 @@ def test_a_topic_without_attributes_is_read() -> None:
 
 def test_the_group_of_a_broker_name() -> None:
     group = MemberGroup(BrokerData("c", "broker-a", {0: "h:1", 1: "h:2"}))
-    text = (
-        b'{"brokerMemberGroup":{"brokerAddrs":{"0":"h:1","1":"h:2"},"brokerName":"broker-a","cluster":"c"}}'
-    )
+    text = b'{"brokerMemberGroup":{"brokerAddrs":{"0":"h:1","1":"h:2"},"brokerName":"broker-a","cluster":"c"}}'
     assert group.to_json() == text
-    assert MemberGroup.from_json(text.replace(b'"0"', b"0").replace(b'"1"', b"1")) == group, (
-        "as RocketMQ writes it"
-    )
+    assert MemberGroup.from_json(text.replace(b'"0"', b"0").replace(b'"1"', b"1")) == group, "as RocketMQ writes it"
 
 
 def test_a_large_registration_is_written_in_the_compressed_form() -> None:

@@ -68,9 +68,7 @@ def test_a_block_with_a_reserved_property_is_refused(rule: PropertyRule, topic: 
     if rule.name == names.CRC32:
         return
     block, _ = encode_block([b"x"], [f"a\x01b\x02{name_of(rule)}\x017\x02".encode()], topic, 0, 1)
-    reserved = rule.block is Treatment.REFUSED or (
-        rule.block is Treatment.REFUSED_IN_RETRIES and topic != "orders"
-    )
+    reserved = rule.block is Treatment.REFUSED or (rule.block is Treatment.REFUSED_IN_RETRIES and topic != "orders")
     if not reserved:
         assert check_put_block(block, topic=topic, queue_id=0, count=1).count == 1
         return

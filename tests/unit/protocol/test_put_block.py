@@ -143,8 +143,7 @@ def test_the_first_bad_record_refuses_the_block(position: int, data: bytes, reas
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [("DELAY", "reserved"), ("INNER_NUM", "reserved"), ("REAL_TOPIC", "reserved"), ("PROP", None)],
+    ("name", "fault"), [("DELAY", "reserved"), ("INNER_NUM", "reserved"), ("REAL_TOPIC", "reserved"), ("PROP", None)]
 )
 def test_reserved_properties(name: str, fault: str | None) -> None:
     good = put_record("t", b"", b"")
@@ -207,12 +206,7 @@ def test_a_long_retry_topic_takes_version_2() -> None:
 
 @pytest.mark.parametrize(
     ("count", "index", "rest"),
-    [
-        (99, 99, "bytes follow"),
-        (101, 100, "nothing follows"),
-        (0, 0, "bytes follow"),
-        (-1, 0, "bytes follow"),
-    ],
+    [(99, 99, "bytes follow"), (101, 100, "nothing follows"), (0, 0, "bytes follow"), (-1, 0, "bytes follow")],
 )
 def test_the_count_must_be_right(count: int, index: int, rest: str) -> None:
     with pytest.raises(

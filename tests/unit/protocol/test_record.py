@@ -68,12 +68,7 @@ def test_a_put_record_is_a_record_with_zeros_where_the_broker_writes() -> None:
     for topic in ("orders", "%RETRY%" + "g" * 140):
         put, _ = encode_block([b"hello"], [PROPERTIES], topic, 3, 1_700_000_000_000, flags=[-7])
         assert decode_record(put) == Record(
-            topic=topic,
-            body=b"hello",
-            queue_id=3,
-            flag=-7,
-            born_timestamp_ms=1_700_000_000_000,
-            properties=PROPERTIES,
+            topic=topic, body=b"hello", queue_id=3, flag=-7, born_timestamp_ms=1_700_000_000_000, properties=PROPERTIES
         )
 
 
@@ -110,9 +105,7 @@ def test_the_checksum_property_gets_a_separator_where_one_is_missing() -> None:
         (100, b"\x00\x01", ScanStatus.INVALID, 139, "PROPLEN is 1"),
     ],
 )
-def test_scan_names_what_is_wrong(
-    position: int, data: bytes, status: ScanStatus, size: int, reason: str
-) -> None:
+def test_scan_names_what_is_wrong(position: int, data: bytes, status: ScanStatus, size: int, reason: str) -> None:
     buffer = bytearray(encode_record(RECORD))
     buffer += bytes(139 - len(buffer))
     buffer[0:4] = (139).to_bytes(4, "big")
@@ -147,9 +140,7 @@ def test_the_whole_record_checksum_covers_every_byte() -> None:
         assert scan.status is not ScanStatus.RECORD, position
     plain = encode_record(RECORD)
     assert scan_record(plain, 0, len(plain), check_crc=True).status is ScanStatus.RECORD
-    assert (
-        "no checksum" in scan_record(plain, 0, len(plain), check_crc=True, check_properties_crc=True).reason
-    )
+    assert "no checksum" in scan_record(plain, 0, len(plain), check_crc=True, check_properties_crc=True).reason
 
 
 @pytest.mark.parametrize("host", [Host("10.1.1.1", 5), Host("::5", 5)])
@@ -158,14 +149,7 @@ def test_patching_gives_what_encoding_would(host: Host, with_crc: bool) -> None:
     before = replace(RECORD, born_host=host, store_host=host)
     is_ipv4 = host.ip == "10.1.1.1"
     other = Host("10.9.9.9", 9) if is_ipv4 else host
-    after = replace(
-        before,
-        queue_offset=1,
-        physical_offset=2,
-        store_timestamp_ms=3,
-        born_host=other,
-        store_host=other,
-    )
+    after = replace(before, queue_offset=1, physical_offset=2, store_timestamp_ms=3, born_host=other, store_host=other)
     prefix = b"before"
     buffer = bytearray(prefix + encode_record(before, with_crc=with_crc) + b"after")
     hosts = 2 * other.packed() if is_ipv4 else b""

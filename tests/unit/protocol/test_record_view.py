@@ -29,9 +29,7 @@ def test_a_view_says_what_the_decoded_record_says(kind: type) -> None:
     for view in record_views(buffer):
         record = decode_record(buffer, position)
         assert view.position == position
-        assert {name: getattr(view, name) for name in FIELDS} == {
-            name: getattr(record, name) for name in FIELDS
-        }
+        assert {name: getattr(view, name) for name in FIELDS} == {name: getattr(record, name) for name in FIELDS}
         assert view.property_map() == record.property_map()
         assert view.body_view == record.body
         position += view.size

@@ -119,9 +119,7 @@ def test_a_field_that_looks_like_a_name_says_what_it_names() -> None:
         for kind, name, hint in types_of_fields()
         if LOOKS_LIKE_A_NAME.search(name) and holds_text(hint) and not says_what_it_names(hint)
     }
-    assert unsaid == NAMES_NOTHING.keys(), (
-        "annotate it with a type of reput_protocol.names, or say here why not"
-    )
+    assert unsaid == NAMES_NOTHING.keys(), "annotate it with a type of reput_protocol.names, or say here why not"
 
 
 @pytest.mark.parametrize("row", TO_BROKERS, ids=lambda row: row.code.name)

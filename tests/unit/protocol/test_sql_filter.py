@@ -18,9 +18,7 @@ from reput_protocol.filter.sql.conditions import NotComparable
 from reput_protocol.filter.sql.sql_filter import CHARACTERS_MAX, DEPTH_MAX, NAME_CHARACTERS_MAX, PARTS_MAX
 from reput_protocol.properties import encode_properties
 
-ORDER = encode_properties(
-    {"TAGS": "paid", "amount": "250", "region": "eu-west", "price": "2.5", "on": "true"}
-)
+ORDER = encode_properties({"TAGS": "paid", "amount": "250", "region": "eu-west", "price": "2.5", "on": "true"})
 
 
 def matches(expression: str, properties: bytes = ORDER) -> bool:

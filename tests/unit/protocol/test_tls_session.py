@@ -18,9 +18,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
     return make_tls_files(tmp_path_factory.mktemp("tls"))
 
 
-def meet(
-    client: ssl.SSLContext, server: ssl.SSLContext, name: str = "127.0.0.1"
-) -> tuple[TlsSession, TlsSession]:
+def meet(client: ssl.SSLContext, server: ssl.SSLContext, name: str = "127.0.0.1") -> tuple[TlsSession, TlsSession]:
     """Let both sides exchange what they have until neither has anything; raise the first failure."""
     ours = TlsSession(client, server_name=name, peer="the broker")
     theirs = TlsSession(server, server_name=None, peer="the client")
@@ -38,10 +36,7 @@ def test_both_sides_read_what_the_other_sends_however_it_is_split(files: TlsFile
     body = bytes(range(256)) * 300
     encrypted = ours.encrypt(body)
     assert body[:100] not in encrypted
-    assert (
-        b"".join(theirs.receive_data(encrypted[at : at + 1000]) for at in range(0, len(encrypted), 1000))
-        == body
-    )
+    assert b"".join(theirs.receive_data(encrypted[at : at + 1000]) for at in range(0, len(encrypted), 1000)) == body
     assert ours.receive_data(theirs.encrypt(b"yes")) == b"yes"
     assert not ours.has_ended
     ours.receive_data(theirs.end())
@@ -51,26 +46,14 @@ def test_both_sides_read_what_the_other_sends_however_it_is_split(files: TlsFile
 @pytest.mark.parametrize(
     ("client", "server", "name", "says"),
     [
-        (
-            "other_ca",
-            "broker",
-            "127.0.0.1",
-            "certificate of the broker is signed by an authority that is not trusted",
-        ),
-        (
-            "ca",
-            "foreign",
-            "127.0.0.1",
-            "certificate of the broker is signed by an authority that is not trusted",
-        ),
+        ("other_ca", "broker", "127.0.0.1", "certificate of the broker is signed by an authority that is not trusted"),
+        ("ca", "foreign", "127.0.0.1", "certificate of the broker is signed by an authority that is not trusted"),
         ("ca", "broker", "127.0.0.2", "certificate of the broker is for another address"),
         ("ca", "broker", "b.example", "certificate of the broker is for another name .*'b.example'"),
         ("ca", "expired", "127.0.0.1", "certificate of the broker has expired; renew it"),
     ],
 )
-def test_a_server_that_is_not_trusted(
-    files: TlsFiles, client: str, server: str, name: str, says: str
-) -> None:
+def test_a_server_that_is_not_trusted(files: TlsFiles, client: str, server: str, name: str, says: str) -> None:
     context = TLS(ca=getattr(files, client)).context()
     with pytest.raises(TlsFailed, match=says) as failed:
         meet(context, server_context(getattr(files, server)), name)
@@ -81,11 +64,7 @@ def test_a_server_that_is_not_trusted(
     ("cert", "server_says", "client_says"),
     [
         (None, "the client has sent no certificate", "the broker requires a certificate, and none was given"),
-        (
-            "foreign",
-            "the client is signed by an authority",
-            "the broker does not trust the authority of this side",
-        ),
+        ("foreign", "the client is signed by an authority", "the broker does not trust the authority of this side"),
         ("expired", "the client has expired", "the certificate of this side has expired"),
     ],
 )

@@ -99,9 +99,7 @@ def test_a_message_that_is_acknowledged_while_its_client_leaves_is_not_given_bac
     asyncio.run(work())
 
 
-def test_a_defect_with_one_message_does_not_end_the_renewals_of_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_defect_with_one_message_does_not_end_the_renewals_of_others(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         renewals, broker = holding(0, 1)
         broker.failures.append(LookupError("a defect"))

@@ -19,9 +19,7 @@ BUSY = BrokerBusy(ErrorCode.BUSY, "BUSY: because")
 DENIED = PermissionDenied(ErrorCode.NO_PERMISSION, "NO_PERMISSION: because")
 
 
-def asked(
-    monkeypatch: pytest.MonkeyPatch, *answers: str | ReputError | None
-) -> list[str | ReputError | None]:
+def asked(monkeypatch: pytest.MonkeyPatch, *answers: str | ReputError | None) -> list[str | ReputError | None]:
     """Ask for a name until each of these was the answer; return what was found."""
     monkeypatch.setattr(upstream, "_KNOWN_S", 0.0)
     left = [*answers]

@@ -23,9 +23,7 @@ from reput_proxy.upstream import TransactionId
 
 NUMBERS = st.integers(0, (1 << 62) - 1)
 NAMES = st.text("abcXYZ019-_%", min_size=1, max_size=20)
-WORDS = st.lists(st.one_of(NUMBERS.map(str), st.text(max_size=5), st.sampled_from("012-")), max_size=12).map(
-    " ".join
-)
+WORDS = st.lists(st.one_of(NUMBERS.map(str), st.text(max_size=5), st.sampled_from("012-")), max_size=12).map(" ".join)
 
 
 _WRONG_REQUESTS = {
@@ -44,9 +42,7 @@ def rejection(call: Callable[[], object]) -> int | None:
     return None
 
 
-@given(
-    st.builds(PopHandle, *[NUMBERS] * 4, st.sampled_from("012"), NAMES, st.integers(0, 100), NUMBERS), NUMBERS
-)
+@given(st.builds(PopHandle, *[NUMBERS] * 4, st.sampled_from("012"), NAMES, st.integers(0, 100), NUMBERS), NUMBERS)
 def test_a_handle_survives_its_text(handle: PopHandle, physical_offset: int) -> None:
     handle = handle._replace(queue_offset=handle.start_offset + handle.queue_offset % SPAN_MAX)
     delivery = Delivery("group", "topic", handle, physical_offset)
@@ -56,9 +52,7 @@ def test_a_handle_survives_its_text(handle: PopHandle, physical_offset: int) -> 
     assert again.physical_offset == physical_offset
 
 
-@pytest.mark.parametrize(
-    "text", ["5 1 1 1 0 b 0 4 1", "0 1 1 1 0 b 0 9000000000000000000 1", "-1 1 1 1 0 b 0 0 1"]
-)
+@pytest.mark.parametrize("text", ["5 1 1 1 0 b 0 4 1", "0 1 1 1 0 b 0 9000000000000000000 1", "-1 1 1 1 0 b 0 0 1"])
 def test_a_handle_far_from_its_pop_is_rejected(text: str) -> None:
     """Acknowledgements of a pop are the bits of one number, which would be as long as the distance."""
     assert rejection(lambda: Delivery.parse("group", "topic", text)) == Code.INVALID_RECEIPT_HANDLE

@@ -35,12 +35,8 @@ def members(monkeypatch: pytest.MonkeyPatch, *answers: TopicConfig | ReputError)
         return answer
 
     requests = SimpleNamespace(unregister=lambda _: None, register=lambda *_: None)
-    producer = SimpleNamespace(
-        _session=SimpleNamespace(requests=requests), _presence=SimpleNamespace(begin=begins)
-    )
-    connections: Any = SimpleNamespace(
-        topics=SimpleNamespace(get=get), transaction_producer=lambda _: producer
-    )
+    producer = SimpleNamespace(_session=SimpleNamespace(requests=requests), _presence=SimpleNamespace(begin=begins))
+    connections: Any = SimpleNamespace(topics=SimpleNamespace(get=get), transaction_producer=lambda _: producer)
     found = Transactions(connections, lambda *_: True)
     asyncio.run(found.producer_connected(["orders"]))
     assert not left
@@ -55,7 +51,5 @@ def test_a_producer_that_connects_while_the_broker_is_away_is_asked_once_it_is_b
 
 
 @pytest.mark.parametrize("answer", [TopicConfig("orders"), DENIED])
-def test_of_other_topics_no_checks_are_taken(
-    monkeypatch: pytest.MonkeyPatch, answer: TopicConfig | ReputError
-) -> None:
+def test_of_other_topics_no_checks_are_taken(monkeypatch: pytest.MonkeyPatch, answer: TopicConfig | ReputError) -> None:
     assert members(monkeypatch, answer) == ()

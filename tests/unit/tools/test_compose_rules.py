@@ -71,11 +71,7 @@ def test_the_image_and_the_compose_file_advertise_nothing() -> None:
         ('"127.0.0.1:9090:9090"', '"127.0.0.1:3000:9090"', "127.0.0.1:3000 is published twice"),
         ("profiles: [cluster]", "profiles: [three]", "reput-0: its profiles are ['three'], not ['cluster']"),
         ("- reput-1-data:/", "- reput-1-data:/data", "reput-1: /var/lib/reput is in no named volume"),
-        (
-            "    namesrv:\n      condition",
-            "    names:\n      condition",
-            "reput-2: it does not wait until namesrv",
-        ),
+        ("    namesrv:\n      condition", "    names:\n      condition", "reput-2: it does not wait until namesrv"),
     ],
 )
 def test_a_broken_promise_is_named(tmp_path: Path, kept: str, broken: str, problem: str) -> None:
@@ -97,9 +93,7 @@ def test_grafana_finds_its_dashboard_and_prometheus_the_broker() -> None:
     mounts = dict(reversed(mount.removesuffix(":ro").split(":")) for mount in services["grafana"]["volumes"])
     provisioning = mounts["/etc/grafana/provisioning"]
     assert provisioning == "./conf/grafana/provisioning"
-    (provider,) = yaml.safe_load((conf / "grafana/provisioning/dashboards/reput.yml").read_text())[
-        "providers"
-    ]
+    (provider,) = yaml.safe_load((conf / "grafana/provisioning/dashboards/reput.yml").read_text())["providers"]
     assert mounts[provider["options"]["path"]] == "./conf/grafana/dashboards"
     sources = yaml.safe_load((conf / "grafana/provisioning/datasources/prometheus.yml").read_text())
     (source,) = sources["datasources"]
@@ -166,10 +160,7 @@ def test_grafana_has_no_account_with_a_known_password() -> None:
     plain, override = (yaml.safe_load(path.read_text()) for path in (COMPOSE, WITH_TLS))
     none = {"GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION": "true", "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer"}
     assert none.items() <= plain["services"]["grafana"]["environment"].items()
-    own = {
-        "GF_AUTH_ANONYMOUS_ENABLED": "false",
-        "GF_SECURITY_ADMIN_PASSWORD__FILE": "/etc/reput/secure/grafana.secret",
-    }
+    own = {"GF_AUTH_ANONYMOUS_ENABLED": "false", "GF_SECURITY_ADMIN_PASSWORD__FILE": "/etc/reput/secure/grafana.secret"}
     assert own.items() <= merged(plain, override)["services"]["grafana"]["environment"].items()
 
 
@@ -223,8 +214,7 @@ def test_with_tls_the_job_and_prometheus_only_add_what_they_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
-    [({"reputs": {}}, "no service 'reputs'"), ({"reput": {"ports": []}}, "ports is not one of")],
+    ("changes", "problem"), [({"reputs": {}}, "no service 'reputs'"), ({"reput": {"ports": []}}, "ports is not one of")]
 )
 def test_what_compose_merges_differently_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):

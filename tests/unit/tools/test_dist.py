@@ -31,9 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked source distribution of the client, from a tree with a kernel of another Python."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("client", "protocol"):
-        shutil.copytree(
-            ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("*.so", "__pycache__")
-        )
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (tree / "protocol" / KERNEL / "records.cpython-399-other.so").touch()
     build("sdist", tree / "client")
     (packed,) = (tree / "client" / "dist").glob("*.tar.gz")
@@ -51,9 +49,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(target: str, source: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(source / "dist")]
     variables = {name: value for name, value in os.environ.items() if name != "REPUT_KERNEL"}
-    return subprocess.run(
-        command, cwd=source, env=variables | environment, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(command, cwd=source, env=variables | environment, capture_output=True, text=True, check=False)
 
 
 def wheel(source: Path, directory: Path, **environment: str) -> tuple[Path, str]:
@@ -70,9 +66,7 @@ def form(site: Path) -> str:
     """How the kernel of an unpacked wheel runs."""
     program = "from reput_protocol import kernel; print(kernel.FORM, kernel.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert str(site) in done.stdout, done.stderr
     return done.stdout.split()[0]
 
@@ -85,9 +79,7 @@ def of_c(site: Path) -> set[str]:
 
 def distributed(builder: type[WheelBuilder | SdistBuilder], project: Path) -> dict[str, Path]:
     """The files of a distribution by their paths in it."""
-    return {
-        file.distribution_path: Path(file.path) for file in builder(str(project)).recurse_included_files()
-    }
+    return {file.distribution_path: Path(file.path) for file in builder(str(project)).recurse_included_files()}
 
 
 def test_no_module_is_in_both_distributions_and_none_is_missing() -> None:
@@ -105,8 +97,7 @@ def test_no_module_is_in_both_distributions_and_none_is_missing() -> None:
 
 def test_both_distributions_have_one_version_and_one_license() -> None:
     reput, client = (
-        tomllib.loads((project / "pyproject.toml").read_text())["project"]
-        for project in (ROOT, ROOT / "client")
+        tomllib.loads((project / "pyproject.toml").read_text())["project"] for project in (ROOT, ROOT / "client")
     )
     assert f"reput-client=={reput['version']}" in reput["dependencies"]
     assert client["version"] == reput["version"]
@@ -179,9 +170,7 @@ def test_missing_interpreters_are_named_and_fail_only_runs_that_name_them(
     (tmp_path / "old.whl").touch()
     assert dist.main() == status
     assert tried == ["/usr/bin/python3.11"]
-    missing = [
-        line.split()[2].rstrip(":") for line in capsys.readouterr().out.splitlines() if "missing" in line
-    ]
+    missing = [line.split()[2].rstrip(":") for line in capsys.readouterr().out.splitlines() if "missing" in line]
     assert missing == [version for version in versions or dist.VERSIONS if version != "3.11"]
     lines = [line.split("  ") for line in (tmp_path / "SHA256SUMS").read_text().splitlines()]
     sums = {name: digest for digest, name in lines}

@@ -40,14 +40,7 @@ def pins(lock: str) -> dict[tuple[str, str], str]:
 def clone(tmp_path: Path) -> Path:
     """A directory with all files that the Makefile reads, and an environment marked as ready."""
     (tmp_path / "client").mkdir()
-    for name in (
-        "Makefile",
-        "pyproject.toml",
-        "client/pyproject.toml",
-        "client/hatch_build.py",
-        *LOCKS,
-        DELTA_LOCK,
-    ):
+    for name in ("Makefile", "pyproject.toml", "client/pyproject.toml", "client/hatch_build.py", *LOCKS, DELTA_LOCK):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").mkdir()
     return tmp_path
@@ -141,9 +134,7 @@ def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
     }
     assert found["docs"] == [LOCKS[0], LOCKS[7]]
     assert found["test"] == tested
-    assert all(
-        lock in (few, service, columns, spark, every, tested, found["docs"]) for lock in found.values()
-    )
+    assert all(lock in (few, service, columns, spark, every, tested, found["docs"]) for lock in found.values())
     assert installed_by(clone, "test DELTA=1") == [*every, DELTA_LOCK, LOCKS[7]]
 
 
@@ -219,11 +210,7 @@ print("imported")
     ],
 )
 def test_the_command_line_and_the_plugin_need_only_the_requirements_of_run(packages: str, more: str) -> None:
-    allowed = {name for name, _ in pins("requirements-runtime.lock")} | {
-        "reput",
-        "reput-client",
-        *more.split(","),
-    }
+    allowed = {name for name, _ in pins("requirements-runtime.lock")} | {"reput", "reput-client", *more.split(",")}
     command = [sys.executable, "-c", IMPORT_ALL, ",".join(sorted(allowed)), packages]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "imported\n", done.stderr

@@ -40,14 +40,7 @@ class Candidacy:
         clock: seconds of a clock that never jumps.
     """
 
-    def __init__(
-        self,
-        me: Leader,
-        file: MemberFile,
-        terms: Terms,
-        engine: str,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, me: Leader, file: MemberFile, terms: Terms, engine: str, clock: Callable[[], float]) -> None:
         self._me = me
         self._file = file
         self._first_master = terms.first_master
@@ -106,9 +99,7 @@ class Candidacy:
             )
         return self._why_wait(record)
 
-    def why_behind(
-        self, record: GroupRecord, own: OwnLog | None, others: Iterable[ReplicaState]
-    ) -> str | None:
+    def why_behind(self, record: GroupRecord, own: OwnLog | None, others: Iterable[ReplicaState]) -> str | None:
         """Return why this member may not campaign because of what other members know, or None.
 
         That is a later record, or confirmed messages which its log lacks. What a member has confirmed that is not in

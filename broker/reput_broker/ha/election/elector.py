@@ -19,22 +19,9 @@ from typing_extensions import override
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.candidacy import Candidacy, OtherMembers
-from reput_broker.ha.election.engine import (
-    Engine,
-    EngineUnavailable,
-    GroupRecord,
-    Leader,
-    LeaseLost,
-    Terms,
-)
+from reput_broker.ha.election.engine import Engine, EngineUnavailable, GroupRecord, Leader, LeaseLost, Terms
 from reput_broker.ha.election.in_sync_set import InSyncSet
-from reput_broker.ha.election.mastership import (
-    PAUSE_S,
-    HandOver,
-    HandOverRefused,
-    Mastership,
-    warn_unavailable,
-)
+from reput_broker.ha.election.mastership import PAUSE_S, HandOver, HandOverRefused, Mastership, warn_unavailable
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.put.put_lock import Fence, boot_time
@@ -204,9 +191,7 @@ class Elector(TenureSource):
                 return
             if record.epoch < mastership.record.epoch and record.leader is not None:
                 return  # read before this member became master
-            mastership.end(
-                f"{self._engine.name} has removed this member as master of epoch {mastership.record.epoch}"
-            )
+            mastership.end(f"{self._engine.name} has removed this member as master of epoch {mastership.record.epoch}")
         self._seen = record
         if record.leader is not None:
             self._last_leader = record.leader.member
@@ -293,9 +278,7 @@ class Elector(TenureSource):
         )
         self._mastership = mastership
         self._seen = taken
-        log.info(
-            "elected", epoch=epoch, member=self._me.member, in_sync=sorted(in_sync), engine=self._engine.name
-        )
+        log.info("elected", epoch=epoch, member=self._me.member, in_sync=sorted(in_sync), engine=self._engine.name)
         self._set(Tenure(self._role, MASTER_ID, epoch))
         return True
 
@@ -398,9 +381,7 @@ class Elector(TenureSource):
         """
         mastership = self._mastership
         if mastership is None or mastership.record.epoch != epoch:
-            raise LeaseLost(
-                self.reason or f"the mastership of epoch {epoch} has ended, and another has begun"
-            )
+            raise LeaseLost(self.reason or f"the mastership of epoch {epoch} has ended, and another has begun")
         in_sync = mastership.lead(start, self.confirmed(epochs, start))
         self._note_own_confirmed()
         self._prepare = None

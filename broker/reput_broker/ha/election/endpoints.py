@@ -56,9 +56,7 @@ class Endpoints:
         tls: for `https`.
     """
 
-    def __init__(
-        self, addresses: Sequence[str], *, timeout_s: float, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, addresses: Sequence[str], *, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
         self._addresses = [address.rstrip("/") for address in addresses]
         self._share_s = timeout_s / len(addresses)
         # Proxies and .netrc of the environment do not concern an engine in the broker's own network.
@@ -133,9 +131,7 @@ class Endpoints:
         self._next()
         raise EngineUnavailable(f"{address}: {text}")
 
-    def _request(
-        self, method: str, url: str, body: object, headers: Mapping[str, str] | None
-    ) -> httpx.Request:
+    def _request(self, method: str, url: str, body: object, headers: Mapping[str, str] | None) -> httpx.Request:
         request = self._client.build_request(method, url, json=body, headers=headers)
         request.stream = _Body(request.content)
         return request

@@ -153,12 +153,7 @@ def leader_text(record: GroupRecord) -> str:
     leader = record.leader
     assert leader is not None
     return json.dumps(
-        {
-            "member": leader.member,
-            "address": leader.address,
-            "ha_address": leader.ha_address,
-            "epoch": record.epoch,
-        },
+        {"member": leader.member, "address": leader.address, "ha_address": leader.ha_address, "epoch": record.epoch},
         separators=(",", ":"),
     )
 

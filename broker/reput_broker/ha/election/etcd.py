@@ -145,9 +145,7 @@ class EtcdEngine(Engine):
         # An attempt that got no answer may have succeeded, and the next one then finds its own change.
         return record if record == new and bound_to == (lease if new.leader else None) else None
 
-    def _record(
-        self, found: dict[str, Any], answer: dict[str, Any] | None = None
-    ) -> tuple[GroupRecord, str | None]:
+    def _record(self, found: dict[str, Any], answer: dict[str, Any] | None = None) -> tuple[GroupRecord, str | None]:
         """Return the record in the answer to a range request, and the lease of its leader."""
         kept = {b64decode(entry["key"]).decode(): entry for entry in found.get("kvs", [])}
         group, master = kept.get(self._prefix + "group", {}), kept.get(self._prefix + "master", {})
@@ -164,8 +162,7 @@ class EtcdEngine(Engine):
             )
         except (KeyError, TypeError, ValueError) as error:
             raise EngineUnavailable(
-                f"{self.name}: the keys under {self._prefix} are not a group's ({error!r}); "
-                "another program writes them"
+                f"{self.name}: the keys under {self._prefix} are not a group's ({error!r}); another program writes them"
             ) from None
         return record, master.get("lease")
 
@@ -175,9 +172,7 @@ class EtcdEngine(Engine):
             await self._authenticate()
             answer = await self._endpoints.call("POST", path, body, headers=self._headers())
         # The answer to a request that is a stream begins with 200, whatever follows.
-        if (answer.status == 200 and "error" not in answer.body) or (
-            absent_is_fine and answer.status == _NOT_FOUND
-        ):
+        if (answer.status == 200 and "error" not in answer.body) or (absent_is_fine and answer.status == _NOT_FOUND):
             return answer.body
         raise EngineUnavailable(f"{self.name}: {path} was rejected with {answer.text}")
 
@@ -196,10 +191,7 @@ class EtcdEngine(Engine):
         return _encode(self._prefix + name)
 
     def _all_keys(self) -> dict[str, Any]:
-        return {
-            "key": _encode(self._prefix),
-            "range_end": _encode(self._prefix[:-1] + "0"),
-        }  # "0" follows "/"
+        return {"key": _encode(self._prefix), "range_end": _encode(self._prefix[:-1] + "0")}  # "0" follows "/"
 
 
 def _encode(text: str) -> str:

@@ -109,9 +109,7 @@ class InSyncSet:
         self.tables: TablesInSync | None = None
         """Asked in addition before a member joins or stays."""
         self._followers = {
-            member: _Follower(self._confirm, now, now, start, now)
-            for member in self._recorded
-            if member != me
+            member: _Follower(self._confirm, now, now, start, now) for member in self._recorded if member != me
         }
         for member, follower in self._followers.items():
             if confirmed is not None:
@@ -216,9 +214,7 @@ class InSyncSet:
         self._joining = frozenset(
             m
             for m, f in followers
-            if m not in self._recorded
-            and self._is_close(f, now)
-            and (self.tables is None or self.tables.may_join(m))
+            if m not in self._recorded and self._is_close(f, now) and (self.tables is None or self.tables.may_join(m))
         )
         if self._proposed is None:
             kept = {m for m, f in followers if m in self._recorded and not self._is_lagging(m, f, now)}

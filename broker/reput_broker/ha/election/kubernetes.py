@@ -78,9 +78,7 @@ class KubernetesEngine(Engine):
             tls = ssl.create_default_context(cafile=str(service_account / "ca.crt"))
         self._endpoints = Endpoints([address], timeout_s=lease_s / REQUESTS_PER_LEASE, tls=tls)
         self._group = f"{cluster}/{broker_name}"
-        self._name = re.sub(r"[^a-z0-9-]+", "-", f"reput-{cluster}-{broker_name}".lower())[:_NAME_MAX].strip(
-            "-"
-        )
+        self._name = re.sub(r"[^a-z0-9-]+", "-", f"reput-{cluster}-{broker_name}".lower())[:_NAME_MAX].strip("-")
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._namespace = namespace
         self._duration_s = int(-(-lease_s // 1))
@@ -151,9 +149,7 @@ class KubernetesEngine(Engine):
 
     @override
     async def changed(self, seen: GroupRecord) -> None:
-        query = (
-            f"?watch=true&fieldSelector=metadata.name%3D{self._name}&resourceVersion={''.join(seen.revision)}"
-        )
+        query = f"?watch=true&fieldSelector=metadata.name%3D{self._name}&resourceVersion={''.join(seen.revision)}"
 
         def is_change(event: dict[str, Any]) -> bool:
             if event.get("type") not in ("ADDED", "MODIFIED"):
@@ -167,9 +163,7 @@ class KubernetesEngine(Engine):
             return not is_same
 
         with trio.move_on_after(self._time_left() if seen.leader is not None else inf) as scope:
-            await self._endpoints.watch(
-                "GET", self._leases + query, headers=self._headers(), is_enough=is_change
-            )
+            await self._endpoints.watch("GET", self._leases + query, headers=self._headers(), is_enough=is_change)
 
     @override
     async def close(self) -> None:
@@ -291,10 +285,7 @@ def _now() -> str:
 
 
 def _address_of_cluster() -> str:
-    host, port = (
-        os.environ.get("KUBERNETES_SERVICE_HOST", ""),
-        os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
-    )
+    host, port = (os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
     if not host:
         raise EngineUnavailable(
             "KUBERNETES_SERVICE_HOST is not set: a Lease can be used only by a broker in a pod of Kubernetes"

@@ -13,14 +13,7 @@ from typing import Any
 import structlog
 import trio
 
-from reput_broker.ha.election.engine import (
-    REQUESTS_PER_LEASE,
-    Engine,
-    EngineUnavailable,
-    GroupRecord,
-    LeaseLost,
-    Terms,
-)
+from reput_broker.ha.election.engine import REQUESTS_PER_LEASE, Engine, EngineUnavailable, GroupRecord, LeaseLost, Terms
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.put.put_lock import Fence
 from reput_protocol.errors import ReputError
@@ -232,10 +225,7 @@ class Mastership:
                 self.end(reason)
                 return False
             log.info(
-                "in_sync_set_changed",
-                epoch=new.epoch,
-                in_sync=sorted(new.in_sync),
-                before=sorted(self.record.in_sync),
+                "in_sync_set_changed", epoch=new.epoch, in_sync=sorted(new.in_sync), before=sorted(self.record.in_sync)
             )
             self.record = kept
             return True
@@ -249,9 +239,7 @@ class Mastership:
         in_sync = self.in_sync
         if in_sync is None or in_sync.proposed is not None:
             return None
-        others = {
-            m: in_sync.offset_of(m) or 0 for m in sorted(in_sync.recorded - {self.me}) if in_sync.can_lead(m)
-        }
+        others = {m: in_sync.offset_of(m) or 0 for m in sorted(in_sync.recorded - {self.me}) if in_sync.can_lead(m)}
         best = max(others, key=others.__getitem__, default=None)
         return best if best is not None and others[best] >= in_sync.confirm else None
 
@@ -269,9 +257,7 @@ class Mastership:
         async with self._writing:
             in_sync = self.in_sync
             if in_sync is None or self.is_over:
-                raise HandOverRefused(
-                    "this broker is just becoming the master, or ceases to be; ask again shortly"
-                )
+                raise HandOverRefused("this broker is just becoming the master, or ceases to be; ask again shortly")
             if in_sync.proposed is not None:
                 raise HandOverRefused("a change of the in-sync set is under way; try again in a moment")
             _check_successor(in_sync, member, force=force)
@@ -281,9 +267,7 @@ class Mastership:
                 end = in_sync.end
                 kept = min(end, in_sync.offset_of(member) or 0)
                 if kept < end and not force:
-                    raise HandOverRefused(
-                        f"member {member} has lost the log from {kept} on; the master has {end}"
-                    )
+                    raise HandOverRefused(f"member {member} has lost the log from {kept} on; the master has {end}")
                 others = in_sync.caught_up(end) if kept == end else frozenset()
                 if not stays:
                     others -= {self.me}

@@ -108,12 +108,7 @@ class Ring(NamedTuple):
         return self.step_s * self.rows
 
 
-RINGS: Final = (
-    Ring(1, 600, False),
-    Ring(10, 720, True),
-    Ring(60, 1440, True),
-    Ring(600, 2016, True),
-)
+RINGS: Final = (Ring(1, 600, False), Ring(10, 720, True), Ring(60, 1440, True), Ring(600, 2016, True))
 """10 minutes in seconds, 2 hours in steps of 10 s, 24 hours in minutes, 14 days in steps of 10 minutes."""
 
 
@@ -140,18 +135,14 @@ _NAME: Final = struct.Struct(f"<qH{NAME_BYTES_MAX}s")  # since (s), bytes, UTF-8
 _NAME_BYTES: Final = _CHECKSUM.size + _NAME.size
 _EVENT: Final = struct.Struct("<QqqB7x")  # number from 1, time (ms), epoch, what
 _EVENT_BYTES: Final = _CHECKSUM.size + _EVENT.size
-_NAME_COLUMNS: Final[Mapping[Kind, tuple[Column, ...]]] = {
-    Kind.GROUP: LAG_COLUMNS,
-    Kind.TOPIC: RATE_COLUMNS,
-}
+_NAME_COLUMNS: Final[Mapping[Kind, tuple[Column, ...]]] = {Kind.GROUP: LAG_COLUMNS, Kind.TOPIC: RATE_COLUMNS}
 _NAMED: Final = NAMES_MAX * sum(map(len, _NAME_COLUMNS.values()))
 _NO_NAMES: Final = (NOTHING,) * _NAMED
 _NAMED_FOLDS: Final[tuple[Fold, ...]] = tuple(
     column.in_time for columns in _NAME_COLUMNS.values() for _ in range(NAMES_MAX) for column in columns
 )
 _ROWS: Final = {
-    has_names: struct.Struct(f"<I{_FIGURES_MAX + (_NAMED if has_names else 0)}f")
-    for has_names in (False, True)
+    has_names: struct.Struct(f"<I{_FIGURES_MAX + (_NAMED if has_names else 0)}f") for has_names in (False, True)
 }  # where the step begins (s), figures of the broker, then those of each group and each topic
 
 
@@ -305,9 +296,7 @@ class HistoryFile:
 
     # Reading
 
-    def read(
-        self, begin_s: int, end_s: int, rows_max: int, now_s: int, *, has_names: bool = False
-    ) -> Stretch:
+    def read(self, begin_s: int, end_s: int, rows_max: int, now_s: int, *, has_names: bool = False) -> Stretch:
         """Return the rows from `begin_s` until before `end_s`, of the shortest step that is kept for so long.
 
         With names, it is at least that of the first ring that has them.
@@ -365,9 +354,7 @@ class HistoryFile:
                     of_kind[name] = values
         return found
 
-    def _rows(
-        self, level: int, begin_s: int, end_s: int, now_s: int
-    ) -> Iterator[tuple[int, tuple[float, ...]]]:
+    def _rows(self, level: int, begin_s: int, end_s: int, now_s: int) -> Iterator[tuple[int, tuple[float, ...]]]:
         """Yield the rows of a range, the one of the step that has not ended too."""
         ring, open_s = RINGS[level], None
         if level and self._last_s is not None:

@@ -187,13 +187,7 @@ class History:
             done.samples += 1
 
     async def read(
-        self,
-        begin_s: int,
-        end_s: int,
-        rows_max: int,
-        convert: Callable[[Stretch], T],
-        *,
-        has_names: bool = False,
+        self, begin_s: int, end_s: int, rows_max: int, convert: Callable[[Stretch], T], *, has_names: bool = False
     ) -> T:
         """Return what `convert` makes of a stretch, in a worker thread; see `HistoryFile.read`."""
         now_s = self._sources.clock_ms() // 1000
@@ -287,8 +281,7 @@ class History:
         }
         return {
             topic: tuple(
-                max(0, total - old) / span_s
-                for total, old in zip(totals, before.get(topic, (0, 0)), strict=True)
+                max(0, total - old) / span_s for total, old in zip(totals, before.get(topic, (0, 0)), strict=True)
             )
             for topic, totals in self._topic_totals.items()
         }
@@ -346,8 +339,7 @@ class _Totals:
         self.bytes_in = 0 if stats is None else stats.put_bytes
         self.bytes_out = 0 if stats is None else stats.get_bytes
         self.put_buckets = [
-            sum(counts)
-            for counts in zip(*(h.buckets for h in counters.produce_seconds.values()), strict=True)
+            sum(counts) for counts in zip(*(h.buckets for h in counters.produce_seconds.values()), strict=True)
         ]
         assert len(self.put_buckets) == len(PUT_COUNTS), "one column a bucket"
         delay = counters.loop_delay_seconds

@@ -11,8 +11,7 @@ from pathlib import Path
 from reput_protocol.errors import ReputError
 
 REPAIR_REMEDY = (
-    "restore the file from a copy, or run `reput store repair` to see what would be lost and to truncate the "
-    "log there"
+    "restore the file from a copy, or run `reput store repair` to see what would be lost and to truncate the log there"
 )
 
 
@@ -157,9 +156,7 @@ NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 _EFFECTIVE = os.access in os.supports_effective_ids
-_CANNOT_BE_MADE = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
-)
+_CANNOT_BE_MADE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL})
 
 
 def _permission_remedy(cause_errno: int | None, path: Path) -> str:

@@ -275,11 +275,7 @@ def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
 
 
 def list_stream_files(
-    directory: Path,
-    file_size: int,
-    unfinished: list[Path],
-    *,
-    strays: list[Path] | None,
+    directory: Path, file_size: int, unfinished: list[Path], *, strays: list[Path] | None
 ) -> list[int]:
     """Return the start offsets of a stream's files, ascending and without a gap. Changes nothing.
 
@@ -365,9 +361,7 @@ def list_files_of(
     return files
 
 
-def _without_leftovers(
-    entries: list[tuple[str, int, Path]], unfinished: list[Path]
-) -> list[tuple[str, int, Path]]:
+def _without_leftovers(entries: list[tuple[str, int, Path]], unfinished: list[Path]) -> list[tuple[str, int, Path]]:
     """Keep one of files with the same name that hold only zeros; add the others to `unfinished`."""
     kept: list[tuple[str, int, Path]] = []
     for name, twins in groupby(entries, key=itemgetter(0)):

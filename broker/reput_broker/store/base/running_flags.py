@@ -153,9 +153,7 @@ class RunningFlags:
     def note_disk_full(self, error: DiskFull) -> None:
         """A write failed for lack of space (event `store_disk_full`, once until there is space)."""
         if self.no_space_reason is None:
-            self._options.on_event(
-                "store_disk_full", {"path": str(error.path), "needed_bytes": error.needed_bytes}
-            )
+            self._options.on_event("store_disk_full", {"path": str(error.path), "needed_bytes": error.needed_bytes})
         self.no_space_reason = error.reason
 
     def note_file_refused(self, error: DiskFull | FileNotMade) -> None:

@@ -84,10 +84,7 @@ def time_bounds(number: int, seconds: int, began_ms: int) -> tuple[int, int]:
     if number == 1:
         return began_ms, began_ms
     stored_ms = began_ms + 1000 * seconds
-    return (
-        stored_ms if seconds > 0 else _EARLIEST,
-        stored_ms + 999 if seconds < SECONDS_MAX else _LATEST,
-    )
+    return (stored_ms if seconds > 0 else _EARLIEST, stored_ms + 999 if seconds < SECONDS_MAX else _LATEST)
 
 
 HEADER_BYTES: Final = 40
@@ -222,15 +219,7 @@ class IndexFile:
         _, end_offset, end_ms = keys[3 * stop - 3 : 3 * stop]
         before_ms = header.end_timestamp_ms if first > 1 else begin_ms
         slots_used, earliest_ms, latest_ms, in_order = insert_keys(
-            self._map,
-            self.slots,
-            self.entries,
-            keys,
-            start,
-            stop,
-            first,
-            header.begin_timestamp_ms,
-            before_ms,
+            self._map, self.slots, self.entries, keys, start, stop, first, header.begin_timestamp_ms, before_ms
         )
         self._times.note(earliest_ms, latest_ms, in_order=in_order)
         if first <= 1:
@@ -328,9 +317,7 @@ class IndexFile:
         in_order = began_ms > 0 and self._times.are_in_order(partial(self._seconds_ascend, file))
         if in_order:
             second = (end_ms - began_ms) // 1000
-            numbers = numbers[
-                : bisect_right(numbers, second, key=lambda number: number > 1 and at(number)[1])
-            ]
+            numbers = numbers[: bisect_right(numbers, second, key=lambda number: number > 1 and at(number)[1])]
         for number in reversed(numbers):
             physical_offset, seconds = at(number)
             earliest_ms, latest_ms = time_bounds(number, seconds, began_ms)

@@ -231,9 +231,7 @@ class KeyLookup:
         if there are more."""
         seen: set[int] = set()
         found = (
-            index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms)
-            if key
-            else index.find_by_time(begin_ms, end_ms)
+            index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms) if key else index.find_by_time(begin_ms, end_ms)
         )
         for physical_offset in found:
             if physical_offset in seen:

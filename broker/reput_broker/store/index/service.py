@@ -19,14 +19,7 @@ from typing import Final
 
 from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
 from reput_broker.store.base.dispatch import DeletedTopics, DispatchBatch
-from reput_broker.store.base.errors import (
-    DiskFull,
-    FileNotMade,
-    FlushFailed,
-    ForeignFile,
-    StoreDamaged,
-    StoreError,
-)
+from reput_broker.store.base.errors import DiskFull, FileNotMade, FlushFailed, ForeignFile, StoreDamaged, StoreError
 from reput_broker.store.base.file_io import is_out_of_descriptors, make_directories, sync_directory
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import StoreStats
@@ -92,13 +85,7 @@ class IndexService:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        slots: int,
-        entries: int,
-        *,
-        clock_ms: Callable[[], int],
-        open_max: int = _OPEN_MAX,
+        self, directory: Path, slots: int, entries: int, *, clock_ms: Callable[[], int], open_max: int = _OPEN_MAX
     ) -> None:
         self.directory = directory
         self._open = OpenMappings(open_max)
@@ -159,8 +146,7 @@ class IndexService:
             path = self.directory / name
             if not (name.isascii() and name.isdecimal() and len(name) == _NAME_DIGITS) or not path.is_file():
                 raise ForeignFile(
-                    path,
-                    "it is not an index file; move it away (index files are named by 17 digits of a time)",
+                    path, "it is not an index file; move it away (index files are named by 17 digits of a time)"
                 )
             if after_crash and self._is_unfinished(path):
                 self._unfinished.append(path)
@@ -171,9 +157,7 @@ class IndexService:
         size = path.stat().st_size
         return size < index_file_size(self._slots, self._entries) and holds_only_zeros(path, size)
 
-    def keep_whole(
-        self, full_until_ms: int, log_end: int, before_removal: Callable[[], None] = lambda: None
-    ) -> None:
+    def keep_whole(self, full_until_ms: int, log_end: int, before_removal: Callable[[], None] = lambda: None) -> None:
         """After a disorderly stop: delete every file that is not known to be complete and on disk.
 
         Kept are the full files that end before `full_until_ms`, and the first one that ends then, since others may have

@@ -38,22 +38,10 @@ from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import Block, PutResult, PutStatus
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue, MultiPathMappedFileQueue
-from reput_broker.store.log.pool import (
-    TransientStorePool,
-    WriteBuffer,
-    lock_pages,
-    populate_pages,
-    unlock_pages,
-)
+from reput_broker.store.log.pool import TransientStorePool, WriteBuffer, lock_pages, populate_pages, unlock_pages
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import patch_block
-from reput_protocol.record.layout import (
-    BLANK_BYTES,
-    STORE_TIME_BYTES,
-    encode_blank,
-    read_head,
-    store_timestamp_at,
-)
+from reput_protocol.record.layout import BLANK_BYTES, STORE_TIME_BYTES, encode_blank, read_head, store_timestamp_at
 from reput_protocol.record.scan import ScanStatus, scan_record
 
 STEP_PAGES = 4096
@@ -285,11 +273,7 @@ class CommitLog:
     pool of buffers `max_offset` and `wrote_offset` are equal.
     """
 
-    def __init__(
-        self,
-        options: StoreOptions,
-        clock_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, options: StoreOptions, clock_ms: Callable[[], int]) -> None:
         size = options.commit_log_file_size
         directories, read_only = options.log_dirs, options.read_only_commit_log_dirs
         self.files: MappedFileQueue

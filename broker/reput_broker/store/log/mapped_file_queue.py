@@ -24,14 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reput_broker.store.base.errors import (
-    DirectoryLost,
-    DiskFull,
-    FileNotMade,
-    FlushFailed,
-    StoreClosed,
-    StoreError,
-)
+from reput_broker.store.base.errors import DirectoryLost, DiskFull, FileNotMade, FlushFailed, StoreClosed, StoreError
 from reput_broker.store.base.file_io import is_no_space, list_files_of, make_directories, sync_directory
 from reput_broker.store.base.options import EventHandler, ignore_event
 from reput_broker.store.log.mapped_file import MappedFile, OpenMappings
@@ -139,11 +132,7 @@ class MappedFileQueue:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        file_size: int,
-        on_event: EventHandler = ignore_event,
-        open_max: int = OPEN_MAX,
+        self, directory: Path, file_size: int, on_event: EventHandler = ignore_event, open_max: int = OPEN_MAX
     ) -> None:
         self.directory = directory
         self.file_size = file_size
@@ -470,9 +459,7 @@ class MappedFileQueue:
     def close(self) -> None:
         """Close every file and delete unused prepared ones. Commits and flushes nothing."""
         self._closed = True
-        with contextlib.suppress(
-            OSError, StoreError
-        ):  # a file that stays is all zero: the next load drops it
+        with contextlib.suppress(OSError, StoreError):  # a file that stays is all zero: the next load drops it
             self._drop_prepared()
         for file in (*self.files, *self._prepared):
             file.close()

@@ -104,9 +104,7 @@ class _Walk:
         report_at = _BYTES_PER_BATCH
         while size - position >= RECORD_BYTES_MIN:
             stop = position + _BYTES_AT_ONCE
-            position, at = follow_records(
-                view, position, stop, min(trusted, size), base_offset, check_crc, self._found
-            )
+            position, at = follow_records(view, position, stop, min(trusted, size), base_offset, check_crc, self._found)
             last = max(last, at)
             if position >= report_at:
                 self._report()
@@ -149,10 +147,7 @@ class _Walk:
             return False, scan.reason or "no record is there"
         if scan.size == size - position:
             return True, ""
-        return (
-            False,
-            f"a blank record there names {scan.size} bytes, but {size - position} are left in the file",
-        )
+        return (False, f"a blank record there names {scan.size} bytes, but {size - position} are left in the file")
 
     def _report(self) -> None:
         found = {queue: rows[:] for queue, rows in self._found.items() if rows}
@@ -183,8 +178,7 @@ def has_lost_sector(view: memoryview, start: int, end: int) -> bool:
         return True
     first = -(-start // SECTOR_BYTES) * SECTOR_BYTES
     return any(
-        view[at : at + SECTOR_BYTES] == _ZERO_SECTOR
-        for at in range(first, end - SECTOR_BYTES + 1, SECTOR_BYTES)
+        view[at : at + SECTOR_BYTES] == _ZERO_SECTOR for at in range(first, end - SECTOR_BYTES + 1, SECTOR_BYTES)
     )
 
 

@@ -16,12 +16,7 @@ from reput_broker.store.log.mapped_file import MappedFile
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.commands.base import read_json
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.properties import (
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-    INNER_NUM,
-    decode_properties,
-)
+from reput_protocol.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, decode_properties
 from reput_protocol.record.layout import sys_flag_at
 from reput_protocol.record.scan import Extent as RecordParts
 from reput_protocol.record.scan import locate
@@ -113,10 +108,7 @@ def _foreign_directories(root: Path, keeps_ext: bool) -> Iterator[tuple[Path, st
             f"to a broker with an ordinary commitlog/, then remove {directory}",
         )
     batch = root / "batchconsumequeue"
-    yield (
-        batch,
-        f"this broker does not support batch queues (topic attribute queue.type=BatchCQ); {drain} {batch}",
-    )
+    yield (batch, f"this broker does not support batch queues (topic attribute queue.type=BatchCQ); {drain} {batch}")
     if not keeps_ext:
         yield (
             root / "consumequeue_ext",

@@ -91,10 +91,7 @@ class LogEnd(NamedTuple):
 def start_by_offset(files: Sequence[MappedFile], offset: int, *, check_crc: bool) -> int:
     """Index of the newest file that begins at or before `offset` with a valid record, else 0."""
     for index in range(len(files) - 1, 0, -1):
-        if (
-            files[index].base_offset <= offset
-            and first_record_timestamp(files[index], check_crc=check_crc) > 0
-        ):
+        if files[index].base_offset <= offset and first_record_timestamp(files[index], check_crc=check_crc) > 0:
             return index
     return 0
 
@@ -108,12 +105,7 @@ def start_by_timestamp(files: Sequence[MappedFile], timestamp_ms: int, *, check_
 
 
 def find_log_end(
-    files: Sequence[MappedFile],
-    start_index: int,
-    evidence: FlushEvidence,
-    sink: RecordSink,
-    *,
-    check_crc: bool,
+    files: Sequence[MappedFile], start_index: int, evidence: FlushEvidence, sink: RecordSink, *, check_crc: bool
 ) -> LogEnd:
     """Check the records from a file on and find where they end. Changes nothing.
 
@@ -306,9 +298,7 @@ class IdentityCheck:
         # Nothing precedes the log's first byte: every queue starts at 0 there.
         expected = self._next.get(queue, 0 if self._from_offset == 0 else None)
         if expected is not None and first > expected:
-            self._refuse(
-                queue, first, offset, f"but the record before it in that queue is message {expected - 1}"
-            )
+            self._refuse(queue, first, offset, f"but the record before it in that queue is message {expected - 1}")
 
     # -- records with entries --------------------------------------------------------------------------
 
@@ -452,9 +442,7 @@ def _is_as_stopped(queues: ConsumeQueueTable, mark: FlushMark | None) -> bool:
     appends anything. If it is killed in between, nothing that matters has changed.
     """
     return (
-        mark is not None
-        and mark.queues_offset >= mark.flushed_offset
-        and mark.queues_digest == queues_digest(queues)
+        mark is not None and mark.queues_offset >= mark.flushed_offset and mark.queues_digest == queues_digest(queues)
     )
 
 
@@ -493,9 +481,7 @@ def _report_check(parts: StoreParts, first: int, evidence: FlushEvidence, *, abn
     if to_offset - from_offset >= CHECK_WORTH_SAYING_BYTES:
         facts = {"path": str(files[first].path), "from_offset": from_offset, "to_offset": to_offset}
         kind = "abnormal" if abnormal else "clean"
-        parts.options.on_event(
-            "recovering", {"kind": kind, **facts, "bytes_to_check": to_offset - from_offset}
-        )
+        parts.options.on_event("recovering", {"kind": kind, **facts, "bytes_to_check": to_offset - from_offset})
 
 
 def _identity_check(parts: StoreParts, first: int) -> IdentityCheck:

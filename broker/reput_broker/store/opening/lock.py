@@ -40,13 +40,7 @@ from reput_broker.store.base.errors import (
     LogDirectoryUnusable,
     StoreLocked,
 )
-from reput_broker.store.base.file_io import (
-    PAGE_BYTES,
-    is_no_space,
-    make_directories,
-    sync_directory,
-    write_all,
-)
+from reput_broker.store.base.file_io import PAGE_BYTES, is_no_space, make_directories, sync_directory, write_all
 from reput_broker.store.base.options import EventHandler, ignore_event
 
 # struct flock of Linux: type, whence, start, length, pid (0 for this kind of lock).
@@ -121,9 +115,7 @@ class DirectoryLock:
             self.reserve()
         try:
             make_recorded(self.path.parent, self._made)
-            self._directory_fd = os.open(
-                self.path.parent, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
-            )
+            self._directory_fd = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0))
             self._log_dirs.lock_new()
             fd = self._make_lock_file() if self._fd is None else self._fd
         except BaseException:
@@ -395,12 +387,9 @@ class LogDirectoryLocks:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise LogDirectoryUnusable(
-                    directory,
-                    f"it cannot be locked: {error.strerror}; check its file system, or choose another",
+                    directory, f"it cannot be locked: {error.strerror}; check its file system, or choose another"
                 ) from error
-            self._on_event(
-                "commit_log_dir_not_locked", {"path": str(directory), "reason": str(error.strerror)}
-            )
+            self._on_event("commit_log_dir_not_locked", {"path": str(directory), "reason": str(error.strerror)})
 
 
 def _holds_files(directory: Path) -> bool:

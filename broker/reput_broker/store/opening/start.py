@@ -39,14 +39,7 @@ from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.walk import last_record_ending_by
 from reput_broker.store.opening.directory_swap import is_out_of_place, put_back, take_out
 from reput_broker.store.opening.foreign_files import refuse_foreign_files, refuse_unlisted_log
-from reput_broker.store.opening.judgement import (
-    Judgement,
-    LogEnd,
-    StoreParts,
-    judge,
-    refuse_lost_log,
-    topics_to_delete,
-)
+from reput_broker.store.opening.judgement import Judgement, LogEnd, StoreParts, judge, refuse_lost_log, topics_to_delete
 from reput_broker.store.queue.reput import LogFollower, RecoveringQueueBuilder
 
 _CHUNK_BYTES = 1 << 20

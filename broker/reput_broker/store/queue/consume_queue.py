@@ -24,13 +24,7 @@ from reput_broker.store.queue.extension import BitMaps, ConsumeQueueExt, QueueEx
 from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue, find_end, find_end_before
 from reput_protocol.kernel.units import queue_units
 from reput_protocol.store.files import file_name
-from reput_protocol.store.unit import (
-    PRE_BLANK,
-    UNIT_BYTES,
-    ConsumeQueueExtUnit,
-    ConsumeQueueUnit,
-    unpack_unit,
-)
+from reput_protocol.store.unit import PRE_BLANK, UNIT_BYTES, ConsumeQueueExtUnit, ConsumeQueueUnit, unpack_unit
 
 Boundary = Literal["lower", "upper"]
 StoreTimeOf = Callable[[int, int], int]
@@ -258,9 +252,7 @@ class ConsumeQueue:
         self._time_cache: FileTimes = {}
 
     def __repr__(self) -> str:
-        return (
-            f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_queue_offset}, {self.max_queue_offset})>"
-        )
+        return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_queue_offset}, {self.max_queue_offset})>"
 
     def load(self, *, after_crash: bool = False) -> None:
         """List the queue's files; `recover` must follow before the queue is used.
@@ -397,9 +389,7 @@ class ConsumeQueue:
         files = self._files
         if count <= 0 or position < self.min_logic_offset or not files.first_start <= position < files.end:
             return b""
-        stop = min(
-            position + count * UNIT_BYTES, files.end, position - position % files.file_size + files.file_size
-        )
+        stop = min(position + count * UNIT_BYTES, files.end, position - position % files.file_size + files.file_size)
         try:
             return files.read(position, stop - position)
         except FileMissing:
@@ -419,11 +409,7 @@ class ConsumeQueue:
         return self._ext.get(self.get_unit(queue_offset))
 
     def offset_by_timestamp(
-        self,
-        timestamp_ms: int,
-        boundary: Boundary,
-        store_time_of: StoreTimeOf,
-        min_physical_offset: int = 0,
+        self, timestamp_ms: int, boundary: Boundary, store_time_of: StoreTimeOf, min_physical_offset: int = 0
     ) -> int:
         """Return the queue offset for a store time; see `offset_by_timestamp`."""
         while True:
@@ -489,9 +475,7 @@ class ConsumeQueue:
         ext_is_lost = self._ext.would_be_lost(end, min_physical_offset)
         return QueueRest(files.first_start // UNIT_BYTES, end // UNIT_BYTES, ext_is_lost)
 
-    def truncate_dirty(
-        self, physical_offset: int, *, quiet: bool = False, min_physical_offset: int = 0
-    ) -> None:
+    def truncate_dirty(self, physical_offset: int, *, quiet: bool = False, min_physical_offset: int = 0) -> None:
         """Remove the units of records at or after a physical offset; what follows on disk becomes zero.
 
         `max_physical_offset` is then the end of the last unit left, or `physical_offset` if there is none. With `quiet`

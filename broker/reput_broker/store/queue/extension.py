@@ -120,9 +120,7 @@ class ConsumeQueueExt:
         if left < EXT_UNIT_BYTES_MIN:
             return None
         try:
-            size, tags_code, stored_ms, bit_map_size = EXT_UNIT.unpack(
-                files.read(position, EXT_UNIT_BYTES_MIN)
-            )
+            size, tags_code, stored_ms, bit_map_size = EXT_UNIT.unpack(files.read(position, EXT_UNIT_BYTES_MIN))
             if bit_map_size < 0 or not size == EXT_UNIT_BYTES_MIN + bit_map_size <= left:
                 return None
             bit_map = files.read(position + EXT_UNIT_BYTES_MIN, bit_map_size) if bit_map_size else b""

@@ -22,14 +22,7 @@ from reput_broker.store.base.dispatch import (
     QueueRows,
     rows_by_queue,
 )
-from reput_broker.store.base.errors import (
-    REPAIR_REMEDY,
-    DiskFull,
-    FileMissing,
-    FlushFailed,
-    StoreDamaged,
-    StoreError,
-)
+from reput_broker.store.base.errors import REPAIR_REMEDY, DiskFull, FileMissing, FlushFailed, StoreDamaged, StoreError
 from reput_broker.store.base.file_io import is_out_of_descriptors
 from reput_broker.store.base.options import EventHandler, FilterBitMaps
 from reput_broker.store.base.results import StoreStats
@@ -105,11 +98,7 @@ class ConsumeQueueBuilder:
 
     def _fill_gap(self, queue: ConsumeQueue, rows: QueueRows) -> None:
         raise QueueGap(
-            rows.topic,
-            rows.queue_id,
-            queue.max_queue_offset,
-            rows.first_queue_offset,
-            rows.physical_offsets[0],
+            rows.topic, rows.queue_id, queue.max_queue_offset, rows.first_queue_offset, rows.physical_offsets[0]
         )
 
 
@@ -307,9 +296,7 @@ class LogFollower:
     def _fail(self, offset: int, reason: str) -> NoReturn:
         file = self._log.files.find_by_offset(offset)
         assert file is not None, "what is dispatched is in a file"
-        raise StoreDamaged(
-            file.path, offset - file.base_offset, f"{reason} (log offset {offset})", REPAIR_REMEDY
-        )
+        raise StoreDamaged(file.path, offset - file.base_offset, f"{reason} (log offset {offset})", REPAIR_REMEDY)
 
 
 DISPATCH_RETRY_MS = 100
@@ -395,9 +382,7 @@ class LogDispatch:
             self._failed_ms = self._clock_ms()
             return 0
         if count:
-            self.dispatched = Dispatched(
-                follower.position, follower.store_timestamp_ms, self._builder.entries
-            )
+            self.dispatched = Dispatched(follower.position, follower.store_timestamp_ms, self._builder.entries)
         if failed_ms is not None:
             self._failed_ms = None
             flags.dispatch_wants_space = False

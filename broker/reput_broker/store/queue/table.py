@@ -87,9 +87,7 @@ class ConsumeQueueTable:
             assert "/" not in topic
             directory = self.root / topic / str(queue_id)
             ext = self._make_ext(topic, queue_id) if self._options.consume_queue_ext else None
-            queue = ConsumeQueue(
-                topic, queue_id, directory, self._entries_per_file, self._cache, self._on_event, ext
-            )
+            queue = ConsumeQueue(topic, queue_id, directory, self._entries_per_file, self._cache, self._on_event, ext)
             # Copying the dict each time would be expensive; the flush thread copies the list of values.
             self._queues[topic, queue_id] = queue
             self._of_topic.setdefault(topic, []).append(queue)
@@ -289,13 +287,7 @@ def _queues_below(root: Path) -> list[tuple[str, int]]:
 def queues_digest(queues: ConsumeQueueTable) -> int:
     """A checksum of where every queue's files begin and its entries end."""
     return digest_of_ends(
-        (
-            queue.topic,
-            queue.queue_id,
-            queue.first_queue_offset,
-            queue.max_queue_offset,
-            queue.max_physical_offset,
-        )
+        (queue.topic, queue.queue_id, queue.first_queue_offset, queue.max_queue_offset, queue.max_physical_offset)
         for queue in queues
         if queue.has_files
     )

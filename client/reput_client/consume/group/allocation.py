@@ -49,9 +49,7 @@ def by_machine_room(rooms: Iterable[str]) -> AllocationStrategy:
     """
     wanted = frozenset(rooms)
 
-    def strategy(
-        client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
-    ) -> list[MessageQueue]:
+    def strategy(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         near = [queue for queue in queues if _room(queue.broker_name) in wanted]
         size, more = divmod(len(near), len(members))
         index = members.index(client_id)
@@ -75,9 +73,7 @@ def by_config(mine: Iterable[MessageQueue]) -> AllocationStrategy:
     """
     fixed = list(mine)
 
-    def strategy(
-        client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
-    ) -> list[MessageQueue]:
+    def strategy(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         del client_id, members
         here = set(queues)
         return [queue for queue in fixed if queue in here]
@@ -93,9 +89,7 @@ def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> AllocationStrategy:
     if virtual_nodes < 1:
         raise ValueError(f"virtual_nodes must be 1 or more, not {virtual_nodes}")
 
-    def strategy(
-        client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
-    ) -> list[MessageQueue]:
+    def strategy(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         owners: dict[int, str] = {}
         for member in members:
             for number in range(virtual_nodes):

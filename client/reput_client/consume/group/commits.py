@@ -100,9 +100,7 @@ class CommittedOffsets(Protocol):
         `slave` is where to ask if the master is away.
         """
 
-    async def write(
-        self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
-    ) -> None:
+    async def write(self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None) -> None:
         """Store an offset durably; with `increase_only` unless a higher one is stored.
 
         After `ReputError` or `OSError` it may or may not be stored.
@@ -123,12 +121,8 @@ class OffsetsAtBroker(CommittedOffsets):
         return await self._offsets.committed(self._group, queue, slave=slave)
 
     @override
-    async def write(
-        self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
-    ) -> None:
-        await self._offsets.commit(
-            self._group, queue, offset, increase_only=increase_only, timeout_s=timeout_s
-        )
+    async def write(self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None) -> None:
+        await self._offsets.commit(self._group, queue, offset, increase_only=increase_only, timeout_s=timeout_s)
 
 
 @dataclass(eq=False, repr=False)
@@ -152,9 +146,7 @@ class OffsetsInStore(CommittedOffsets):
         return None
 
     @override
-    async def write(
-        self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
-    ) -> None:
+    async def write(self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None) -> None:
         """What the store holds in memory decides which offset is higher."""
         del timeout_s
         self._store.update(queue, offset, increase_only=increase_only)
@@ -171,11 +163,7 @@ class Commits(Chore):
     """
 
     def __init__(
-        self,
-        session: Session,
-        options: ConsumerOptions[Any],
-        fetcher: Fetcher,
-        membership: Membership,
+        self, session: Session, options: ConsumerOptions[Any], fetcher: Fetcher, membership: Membership
     ) -> None:
         self._session = session
         self._membership = membership
@@ -269,9 +257,7 @@ class Commits(Chore):
     async def commit_quietly(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
         """Like `commit`, but only logs failures. Progress whose master is away is kept."""
         if self.offsets.needs_master:
-            queues = [
-                assigned for assigned in queues if self._membership.at_master(assigned.queue.broker_name)
-            ]
+            queues = [assigned for assigned in queues if self._membership.at_master(assigned.queue.broker_name)]
         try:
             await self.commit(queues, timeout_s)
         except (ReputError, OSError) as error:

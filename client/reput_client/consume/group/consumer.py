@@ -279,9 +279,7 @@ class Consumer(Subscriber, Generic[V]):
         """Continue with the next message that is sent; otherwise like `seek_to_time`."""
         await self._seek_each(queue, self._offsets.max_offset)
 
-    async def _seek_each(
-        self, queue: MessageQueue | None, offset_of: Callable[[MessageQueue], Awaitable[int]]
-    ) -> None:
+    async def _seek_each(self, queue: MessageQueue | None, offset_of: Callable[[MessageQueue], Awaitable[int]]) -> None:
         if queue is not None:
             self._assigned(queue)
             self.seek(queue, await offset_of(queue))
@@ -494,9 +492,7 @@ class Consumer(Subscriber, Generic[V]):
             raise error
         assigned, message = taken
         options = self._member.options
-        if not assigned.progress.holds(message.queue_offset, message) and not isinstance(
-            self._on_failure, StopRunning
-        ):
+        if not assigned.progress.holds(message.queue_offset, message) and not isinstance(self._on_failure, StopRunning):
             return  # its queue has moved to another member
         failures = assigned.failures
         attempts = failures[message.queue_offset] = failures.get(message.queue_offset, 0) + 1

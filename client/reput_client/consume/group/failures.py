@@ -129,9 +129,7 @@ def check_on_failure(on_failure: OnFailure | None) -> None:
     if on_failure is None or isinstance(on_failure, OnFailure):
         return
     if isinstance(on_failure, type) and issubclass(on_failure, OnFailure):
-        raise TypeError(
-            f"on_failure is the class {on_failure.__name__}; pass an object: {on_failure.__name__}()"
-        )
+        raise TypeError(f"on_failure is the class {on_failure.__name__}; pass an object: {on_failure.__name__}()")
     raise TypeError(f"on_failure is an OnFailure such as GiveBack() or RetryHere(), not {on_failure!r}")
 
 
@@ -162,9 +160,7 @@ class RetryHere(OnFailure):
     async def decide(self, failure: Failure) -> Decision:
         if is_passed_over(failure):
             return Verdict.HANDLED
-        if failure.is_permanent or (
-            self._attempts_max is not None and failure.attempts >= self._attempts_max
-        ):
+        if failure.is_permanent or (self._attempts_max is not None and failure.attempts >= self._attempts_max):
             return Verdict.RAISE
         log.warning("%s; redelivered here", failure, exc_info=failure.error)
         return Again(self._after_s)

@@ -16,13 +16,7 @@ from typing_extensions import override
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.options import ConsumerOptions, Room
 from reput_client.consume.group.serving import Serving
-from reput_client.consume.pull import (
-    PULL_GRACE_S,
-    PullResult,
-    PullStatus,
-    pull_ext,
-    pull_result,
-)
+from reput_client.consume.pull import PULL_GRACE_S, PullResult, PullStatus, pull_ext, pull_result
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
 from reput_client.received import Deliverer
 from reput_client.transport.address import Address
@@ -69,9 +63,7 @@ class Fetcher:
         self._deliverer = deliverer
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.waiter = Waiter()
-        self._idle: dict[
-            AssignedQueue, None
-        ] = {}  # without a pull in progress; includes some given-up queues
+        self._idle: dict[AssignedQueue, None] = {}  # without a pull in progress; includes some given-up queues
         self._answered: deque[tuple[AssignedQueue, Call]] = deque()
         self._earliest_deadline = math.inf  # of the pulls in progress, or earlier
 

@@ -60,12 +60,7 @@ class Handover(Chore):
     """
 
     def __init__(
-        self,
-        session: Session,
-        options: ConsumerOptions,
-        fetcher: Fetcher,
-        membership: Membership,
-        commits: Commits,
+        self, session: Session, options: ConsumerOptions, fetcher: Fetcher, membership: Membership, commits: Commits
     ) -> None:
         self._session = session
         self._fetcher = fetcher
@@ -201,11 +196,7 @@ class Handover(Chore):
             log.exception("group %s: %r raised", self._options.group, callback)
 
     async def let_go(
-        self,
-        queues: Iterable[AssignedQueue],
-        timeout_s: float | None = None,
-        *,
-        locked: Collection[AssignedQueue] = (),
+        self, queues: Iterable[AssignedQueue], timeout_s: float | None = None, *, locked: Collection[AssignedQueue] = ()
     ) -> None:
         """Commit queues for the last time and free their locks, except those in `locked`."""
         queues = list(queues)
@@ -292,9 +283,7 @@ class Handover(Chore):
             # The starting point must be stored even if this member ends before its first commit.
             self._commits.soon()
 
-    def _confirm(
-        self, assigned: AssignedQueue, committed: int | None, start: int, address: Address | None
-    ) -> None:
+    def _confirm(self, assigned: AssignedQueue, committed: int | None, start: int, address: Address | None) -> None:
         """Note that the queue is ours; continue at `start` if its offset has changed.
 
         A new master may not have our last commits: a lower offset at another `address` was not set by an administrator.
@@ -303,16 +292,9 @@ class Handover(Chore):
         """
         known, position = assigned.committed, assigned.progress.position
         moved_on = committed is not None and committed > position and not assigned.rewound
-        reset = (
-            known is not None
-            and (committed is None or committed < known)
-            and address == assigned.committed_at
-        )
+        reset = known is not None and (committed is None or committed < known) and address == assigned.committed_at
         began_late = (
-            known is None
-            and committed is not None
-            and committed < assigned.started_at
-            and not assigned.rewound
+            known is None and committed is not None and committed < assigned.started_at and not assigned.rewound
         )
         assigned.committed_at = address
         if committed != known:
@@ -379,9 +361,7 @@ class QueueLocks(Chore):
     async def do(self) -> None:
         """Renew all locks; those of a silent broker are tried again next time."""
         self.begin()
-        ours = [
-            queue for queue in self._handover.queues if queue.is_active or queue.leaving_until is not None
-        ]
+        ours = [queue for queue in self._handover.queues if queue.is_active or queue.leaving_until is not None]
         if not ours:
             return
         answers = await self.lock(assigned.queue for assigned in ours)

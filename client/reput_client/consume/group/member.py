@@ -184,13 +184,9 @@ class MemberParts:
         queues = self._handover.queues
         await self._handover.revoked(queues)
         if self._session.connected:
-            in_hand = [
-                assigned for assigned in queues if self.options.orderly and assigned.progress.in_flight
-            ]
+            in_hand = [assigned for assigned in queues if self.options.orderly and assigned.progress.in_flight]
             for assigned in in_hand:
-                log.warning(
-                    "queue %s stays locked for a while, a message of it is being handled", assigned.queue
-                )
+                log.warning("queue %s stays locked for a while, a message of it is being handled", assigned.queue)
             await self._handover.let_go(queues, timeout_s, locked=in_hand)
             if not in_hand:
                 await self._membership.leave(timeout_s)
@@ -390,9 +386,7 @@ class Taking:
             BrokerError: a refusal that waiting does not change.
         """
         if self._busy:
-            raise RuntimeError(
-                "another task is waiting for a message of this consumer; use run(concurrency=)"
-            )
+            raise RuntimeError("another task is waiting for a message of this consumer; use run(concurrency=)")
         self._busy = True
         try:
             return await self._take(timeout_s)
@@ -472,9 +466,7 @@ class Taking:
         if not brought:
             if session.runtime.now() >= deadline:
                 return False
-            await session.pump.wait(
-                fetcher.waiter, min(deadline, fetcher.next_wake(), member.serving.next_wake())
-            )
+            await session.pump.wait(fetcher.waiter, min(deadline, fetcher.next_wake(), member.serving.next_wake()))
             fetcher.collect()
         self._poll_at = monotonic() + POLL_INTERVAL_S
         return True

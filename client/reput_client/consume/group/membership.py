@@ -44,12 +44,7 @@ from reput_protocol.commands.group import (
     HeartbeatData,
     UnregisterClientHeader,
 )
-from reput_protocol.commands.offset import (
-    ConsumerStatusBody,
-    ConsumerStatusHeader,
-    ResetOffsetBody,
-    ResetOffsetHeader,
-)
+from reput_protocol.commands.offset import ConsumerStatusBody, ConsumerStatusHeader, ResetOffsetBody, ResetOffsetHeader
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
 
 _RETRY_S: Final = 0.25
@@ -122,9 +117,7 @@ class Membership(Chore):
     @override
     def next_due(self) -> float:
         new = _Registration()
-        due_at = min(
-            (self._registrations.get(address, new).due_at for address in self._addresses()), default=math.inf
-        )
+        due_at = min((self._registrations.get(address, new).due_at for address in self._addresses()), default=math.inf)
         for since in self._away_since.values():
             if self._session.runtime.now() < since + _SLAVE_AFTER_S:
                 due_at = min(due_at, since + _SLAVE_AFTER_S)
@@ -176,9 +169,7 @@ class Membership(Chore):
             except ReputError as error:
                 session.check_open()
                 registration.failures += 1
-                retry_s = (
-                    _RETRY_S if len(addresses) == 1 else _RETRY_S * 2 ** min(registration.failures - 1, 3)
-                )
+                retry_s = _RETRY_S if len(addresses) == 1 else _RETRY_S * 2 ** min(registration.failures - 1, 3)
                 registration.due_at = session.runtime.now() + retry_s
                 if address != session.brokers.masters.get(name):
                     log.info("group %s: no heartbeat to slave %s of %s: %s", group, address, name, error)

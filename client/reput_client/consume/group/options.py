@@ -77,10 +77,7 @@ class FlowLimits:
         room = self.queue_messages_max - messages
         if room < min(share, max(1, self.queue_messages_max // _LEAST_PART)):
             return None
-        return Room(
-            min(share, room),
-            max(_PULL_BYTES_MIN, min(PULL_BYTES_MAX, share_b, self.queue_bytes_max - size_b)),
-        )
+        return Room(min(share, room), max(_PULL_BYTES_MIN, min(PULL_BYTES_MAX, share_b, self.queue_bytes_max - size_b)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,9 +134,7 @@ class Rebalancer(Chore):
                     if topic not in self._missing:
                         self._missing.add(topic)
                         log.warning(
-                            "the route of topic %s is not available now, its queues stay assigned: %s",
-                            topic,
-                            error,
+                            "the route of topic %s is not available now, its queues stay assigned: %s", topic, error
                         )
                     assignment.unknown.add(topic)
                     self._try_again(with_routes=True)

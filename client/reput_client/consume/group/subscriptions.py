@@ -127,10 +127,7 @@ def parse_topics(
 Start: TypeAlias = Literal["earliest", "latest"] | datetime | int | Callable[[MessageQueue], int]
 """Where a group begins in a queue for which it has no offset; see `Consumer`."""
 
-_WHERE = {
-    "earliest": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-    "latest": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-}
+_WHERE = {"earliest": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, "latest": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET}
 
 
 def check_start(start: Start) -> None:
@@ -140,9 +137,7 @@ def check_start(start: Start) -> None:
     if isinstance(start, int) and start < 0:
         raise ValueError(f"start {start} is below 0, the first offset of every queue")
     if not (isinstance(start, str | int | datetime) or callable(start)):
-        raise TypeError(
-            f"start is 'earliest', 'latest', a datetime or a queue offset, not {type(start).__name__}"
-        )
+        raise TypeError(f"start is 'earliest', 'latest', a datetime or a queue offset, not {type(start).__name__}")
 
 
 def consume_from_where(start: Start) -> ConsumeFromWhere:
@@ -194,9 +189,7 @@ class TopicSearch(Chore):
         on_found: called with each topic that matches for the first time.
     """
 
-    def __init__(
-        self, session: Session, subscriptions: Subscriptions, on_found: Callable[[str], None]
-    ) -> None:
+    def __init__(self, session: Session, subscriptions: Subscriptions, on_found: Callable[[str], None]) -> None:
         self._session = session
         self._subscriptions = subscriptions
         self._on_found = on_found

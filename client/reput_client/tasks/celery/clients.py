@@ -82,9 +82,7 @@ class ConnectionClients:
                 options = dict(self.options)
                 if self._timeout_s is not None:
                     options["timeout_s"] = self._timeout_s
-                self._producer = Producer(
-                    ack=self._ack, group="kombu", create_topics=False, **options
-                ).__enter__()
+                self._producer = Producer(ack=self._ack, group="kombu", create_topics=False, **options).__enter__()
             return self._producer
 
     # -- declarations ------------------------------------------------------------------------------------------
@@ -131,16 +129,12 @@ class ConnectionClients:
     def skip_all(self, group: str) -> int:
         """Let a group continue at the end of all its topics; return how many messages it skips."""
         progress = self._progress(group)
-        ends = {
-            MessageQueue(each.topic, each.broker_name, each.queue_id): each.end_offset for each in progress
-        }
+        ends = {MessageQueue(each.topic, each.broker_name, each.queue_id): each.end_offset for each in progress}
         try:
             self._admin.set_offsets(group, ends)
         except GroupNotFound:  # nothing was ever received
             for queue, end in ends.items():
-                self._admin.commit_offset(
-                    group, queue.topic, queue.queue_id, end, broker_name=queue.broker_name
-                )
+                self._admin.commit_offset(group, queue.topic, queue.queue_id, end, broker_name=queue.broker_name)
         return sum(each.lag for each in progress)
 
     def _progress(self, group: str) -> list[GroupQueue]:
@@ -197,9 +191,7 @@ def _tls(ssl: Mapping[str, Any] | bool | None) -> TLS | None:
     given = {} if ssl is True else {name: value for name, value in dict(ssl).items() if value is not None}
     unknown = given.keys() - _TLS_NAMES.keys() - {"cert_reqs"}
     if unknown:
-        raise ValueError(
-            f"the TLS settings have {', '.join(sorted(unknown))}; they may have {', '.join(_TLS_NAMES)}"
-        )
+        raise ValueError(f"the TLS settings have {', '.join(sorted(unknown))}; they may have {', '.join(_TLS_NAMES)}")
     if given.pop("cert_reqs", _REQUIRED[0]) not in _REQUIRED:
         raise ValueError(
             "cert_reqs asks for certificates not to be checked; leave it out, and give ca_certs= for a certificate of "

@@ -197,10 +197,7 @@ class SharedQueue:
     def start(self, on_received: OnReceived, on_failed: OnFailed) -> None:
         """See `Receiver`."""
         self._thread = threading.Thread(
-            target=_guarded,
-            args=(self._run, on_received, on_failed),
-            name=f"reput-{self._consumer.group}",
-            daemon=True,
+            target=_guarded, args=(self._run, on_received, on_failed), name=f"reput-{self._consumer.group}", daemon=True
         )
         self._thread.start()
 

@@ -133,9 +133,7 @@ class Arrivals:
         # Of more threads than a broker allows tags, this reads all results, and drops those of other programs.
         wanted = "||".join(tags) if len(tags) <= TAGS_MAX else "*"
         for queue in self._from:
-            threading.Thread(
-                target=self._run, args=(puller, queue, wanted), name="reput-results", daemon=True
-            ).start()
+            threading.Thread(target=self._run, args=(puller, queue, wanted), name="reput-results", daemon=True).start()
 
     def _run(self, puller: PullConsumer[bytes], queue: MessageQueue, tags: str) -> None:
         topic, broker_name, queue_id = queue
@@ -144,9 +142,7 @@ class Arrivals:
         is_away = False
         while True:
             try:
-                result = puller.pull(
-                    topic, queue_id, offset, wait_s=_WAIT_S, tags=tags, broker_name=broker_name
-                )
+                result = puller.pull(topic, queue_id, offset, wait_s=_WAIT_S, tags=tags, broker_name=broker_name)
             except ClientClosed:
                 return
             except ReputError as error:
@@ -357,9 +353,7 @@ class Backend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         clients.ensure_topic(self.topic)
         messages = clients.admin.find_messages(self.topic, bytes_to_str(key), begin=begin).messages
         since = takewhile(lambda message: not message.get_property(_FORGOTTEN), messages)
-        return result_that_counts(
-            since, lambda body: self.decode_result(body).get("status") == states.SUCCESS
-        )
+        return result_that_counts(since, lambda body: self.decode_result(body).get("status") == states.SUCCESS)
 
     def mget(self, keys: list[str | bytes]) -> list[bytes | None]:
         """Return the results of several keys."""

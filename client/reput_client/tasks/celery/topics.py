@@ -125,11 +125,7 @@ def message_of(topic: str, tag: str, payload: Payload, wait_max_s: float, *, has
         more = {"delay_s": min((due - now).total_seconds(), wait_max_s)}
     if str(properties.get("expiration") or "").isdecimal():
         more["ttl_s"] = max(int(properties["expiration"]), 1) / 1000
-    keys = (
-        (task_id,)
-        if isinstance(task_id, str) and task_id and task_id.isprintable() and " " not in task_id
-        else ()
-    )
+    keys = (task_id,) if isinstance(task_id, str) and task_id and task_id.isprintable() and " " not in task_id else ()
     return Message(topic, dumps(payload).encode(), tag, keys, **more)
 
 

@@ -121,9 +121,7 @@ class Channel(virtual.Channel):
             reader.read(binding.topic, topics_of([*self._bindings(queue), binding])[binding.topic])
         elif binding.topic != queue_topic(queue):
             clients.begin_at_end(queue_topic(queue), binding.topic)
-        self.state.binding_declare(
-            queue, exchange, routing_key, arguments
-        )  # last: after an error, bind again
+        self.state.binding_declare(queue, exchange, routing_key, arguments)  # last: after an error, bind again
 
     def _ensure_topic(self, topic: str) -> None:
         if is_of_exchange(topic):
@@ -152,9 +150,7 @@ class Channel(virtual.Channel):
 
     def get_table(self, exchange: str) -> list[tuple[str, None, str]]:
         """Return the bindings to an exchange that this connection knows."""
-        return [
-            (key.routing_key, None, key.queue) for key in [*self.state.bindings] if key.exchange == exchange
-        ]
+        return [(key.routing_key, None, key.queue) for key in [*self.state.bindings] if key.exchange == exchange]
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         return queue in self.clients.transient or self.clients.has_topic(queue_topic(queue))
@@ -165,9 +161,7 @@ class Channel(virtual.Channel):
     def _purge(self, queue: str) -> int:
         return 0 if queue in self.clients.transient else self.clients.skip_all(queue_topic(queue))
 
-    def queue_delete(
-        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
-    ) -> None:
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
         """Delete a queue with its messages and its group."""
         if (if_empty and self._size(queue)) or (if_unused and self._is_consumed(queue)):
             return
@@ -388,9 +382,7 @@ class Consumer:
 
     receiver: Receiver
 
-    def __init__(
-        self, channel: Channel, queue: str, callback: Callable[[Any], None], *, no_ack: bool
-    ) -> None:
+    def __init__(self, channel: Channel, queue: str, callback: Callable[[Any], None], *, no_ack: bool) -> None:
         self._channel = channel
         self._held = channel.qos
         self.queue = queue

@@ -28,14 +28,7 @@ from reput_client.tasks.django.interface import (
     task_enqueued,
 )
 from reput_client.tasks.django.stored_task import decode, due, encode, rank_of
-from reput_client.tasks.shared import (
-    WAIT_MAX_S,
-    PerProcess,
-    ProcessClients,
-    checked,
-    quoted,
-    result_that_counts,
-)
+from reput_client.tasks.shared import WAIT_MAX_S, PerProcess, ProcessClients, checked, quoted, result_that_counts
 from reput_client.transport.options import ClientOptions
 from reput_protocol.codes import Ack, AckLevel
 from reput_protocol.errors import ErrorCode, MessageRefused, TopicNotFound
@@ -96,9 +89,7 @@ def configuration_of(options: Mapping[str, Any], queues: Iterable[str]) -> Confi
     """
     unknown = options.keys() - _OWN - _CLIENT
     if unknown:
-        raise ValueError(
-            f"OPTIONS has {', '.join(sorted(unknown))}; it may have {', '.join(sorted(_OWN | _CLIENT))}"
-        )
+        raise ValueError(f"OPTIONS has {', '.join(sorted(unknown))}; it may have {', '.join(sorted(_OWN | _CLIENT))}")
     server = options.get("server")
     if not server:
         raise ValueError('OPTIONS has no server; give the address of a broker: "server": "127.0.0.1:10911"')
@@ -157,10 +148,7 @@ class ReputBackend(BaseTaskBackend):
         return _clients.get(
             (self.alias, repr(self.options)),
             lambda: ProcessClients(
-                configuration.client_options,
-                group=configuration.name,
-                ack=configuration.ack,
-                deduplicate=True,
+                configuration.client_options, group=configuration.name, ack=configuration.ack, deduplicate=True
             ),
         )
 
@@ -180,9 +168,7 @@ class ReputBackend(BaseTaskBackend):
         if not has_app:
             found.append(
                 checks.Warning(
-                    f"{where} has no command for a worker.",
-                    hint=f'Add "{_APP}" to INSTALLED_APPS.',
-                    id="reput.W001",
+                    f"{where} has no command for a worker.", hint=f'Add "{_APP}" to INSTALLED_APPS.', id="reput.W001"
                 )
             )
         if configuration.outbox is not None:
@@ -378,11 +364,7 @@ def _is_id(text: object) -> bool:
 def _check_database(alias: str, where: str) -> list[checks.CheckMessage]:
     if alias not in connections:
         known = ", ".join(connections)
-        return [
-            checks.Error(
-                f"{where}: the outbox is in the database {alias!r}; there are {known}.", id="reput.E003"
-            )
-        ]
+        return [checks.Error(f"{where}: the outbox is in the database {alias!r}; there are {known}.", id="reput.E003")]
     connection = connections[alias]
     # Oracle stores the empty text of the column `error` as NULL.
     can_lock = connection.features.has_select_for_update_skip_locked and connection.vendor != "oracle"

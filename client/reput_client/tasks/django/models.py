@@ -44,12 +44,7 @@ class Outbox(models.Model):
 
     @classmethod
     def add(
-        cls,
-        message: Message,
-        *,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        backend: str = "default",
+        cls, message: Message, *, queue_id: int | None = None, ordering_key: str | None = None, backend: str = "default"
     ) -> Self:
         """Insert a message for any topic, in the transaction that the database of the outbox is in.
 

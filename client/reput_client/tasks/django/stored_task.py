@@ -72,9 +72,7 @@ def decode(body: bytes, backend: str) -> TaskResult:
             "status": TaskResultStatus(stored["status"]),
             "args": stored["args"],
             "kwargs": stored["kwargs"],
-            "errors": [
-                TaskError(exception_class_path=name, traceback=text) for name, text in stored["errors"]
-            ],
+            "errors": [TaskError(exception_class_path=name, traceback=text) for name, text in stored["errors"]],
             "worker_ids": stored["worker_ids"],
         }
         parts |= {name: _moment(stored[name]) for name in _TIMES}

@@ -21,5 +21,5 @@ class Migration(migrations.Migration):
                 ("task_id", models.CharField(blank=True, max_length=64)),
                 ("confirmed_at", models.DateTimeField(null=True)),
             ],
-        ),
+        )
     ]

@@ -28,9 +28,7 @@ _I64_DIGITS: Final = 19
 
 _DECIMAL: Final = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SUFFIXED: Final = re.compile(rb"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]")
-_HEXADECIMAL: Final = re.compile(
-    rb"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
-)
+_HEXADECIMAL: Final = re.compile(rb"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _NAMED: Final = {
     sign + word: float((sign + word).decode()) for sign in (b"", b"+", b"-") for word in (b"NaN", b"Infinity")
 }
@@ -228,9 +226,7 @@ def property_node(name: str, start: int) -> Node:
 def literal_node(kind: Kind, value: object, start: int) -> Node:
     """Return the part for a literal; None is NULL."""
     is_condition = kind in (Kind.BOOLEAN, Kind.NOTHING)
-    return Node(
-        kind, lambda _: value, start, is_condition=is_condition, is_literal=True, is_known=True, value=value
-    )
+    return Node(kind, lambda _: value, start, is_condition=is_condition, is_literal=True, is_known=True, value=value)
 
 
 def _property_lookup(name: str) -> Evaluate:
@@ -251,12 +247,7 @@ def _property_lookup(name: str) -> Evaluate:
 
 Compare = Callable[[Any, Any], bool]
 
-ORDER: Final[dict[str, Compare]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
+ORDER: Final[dict[str, Compare]] = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
 def ordered(left: Node, right: Node, compare: Compare) -> Evaluate:
@@ -331,9 +322,7 @@ def equal(left: Node, right: Node) -> Evaluate:
     return evaluate
 
 
-def _with_constant(
-    evaluate_left: Evaluate, convert: Callable[[Any], Any], constant: Any, compare: Compare
-) -> Evaluate:
+def _with_constant(evaluate_left: Evaluate, convert: Callable[[Any], Any], constant: Any, compare: Compare) -> Evaluate:
     def evaluate(text: bytes) -> bool | None:
         value = evaluate_left(text)
         return None if value is None else compare(convert(value), constant)

@@ -268,9 +268,7 @@ def _condition(part: Node) -> Node:
 def _check_ordered(*operands: Node) -> None:
     for operand in operands:
         if operand.is_condition or (operand.is_literal and operand.kind not in NUMBERS):
-            _refuse(
-                f"{operand.shown()} has no order; only numbers are larger or smaller than others", operand
-            )
+            _refuse(f"{operand.shown()} has no order; only numbers are larger or smaller than others", operand)
 
 
 def _content(token: Token) -> bytes:
@@ -384,11 +382,7 @@ def _parser() -> Lark:
     from lark import Lark
 
     return Lark(
-        GRAMMAR,
-        parser="lalr",
-        lexer="basic",
-        transformer=ExpressionCompiler(),
-        lexer_callbacks={"NAME": _keyword},
+        GRAMMAR, parser="lalr", lexer="basic", transformer=ExpressionCompiler(), lexer_callbacks={"NAME": _keyword}
     )
 
 

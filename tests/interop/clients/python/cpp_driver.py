@@ -77,9 +77,7 @@ class Driver:
             return CONSUME_SUCCESS if succeeds(message) else RECONSUME_LATER
 
         # As `PushConsumer.subscribe`, whose own callback lets an exception out into C, where the status is then random.
-        ffi_check(
-            dll.Subscribe(consumer._handle, request["topic"].encode(), request.get("tags", "*").encode())
-        )
+        ffi_check(dll.Subscribe(consumer._handle, request["topic"].encode(), request.get("tags", "*").encode()))
         consumer._register_callback(handle)
         consumer.start()
         self._consumers[request["consumer"]] = consumer

@@ -56,9 +56,7 @@ class Calls:
         self._commands: queue.SimpleQueue[pb.TelemetryCommand | None] = queue.SimpleQueue()
         if settings is not None:
             self._commands.put(pb.TelemetryCommand(settings=settings))
-            self._telemetry = self._method("Telemetry")(
-                iter(self._commands.get, None), metadata=self._metadata
-            )
+            self._telemetry = self._method("Telemetry")(iter(self._commands.get, None), metadata=self._metadata)
             # The proxy has the settings when it has answered with its own.
             next(command for command in self._telemetry if command.HasField("settings"))
 
@@ -115,16 +113,11 @@ class Driver:
             for part in parts
             for entry in self._sends.call("SendMessage", pb.SendMessageRequest(messages=part)).entries
         ]
-        return [
-            {"id": each.message_id, "offset": each.offset, "recallHandle": each.recall_handle}
-            for each in entries
-        ]
+        return [{"id": each.message_id, "offset": each.offset, "recallHandle": each.recall_handle} for each in entries]
 
     def recall(self, request: dict[str, Any]) -> bool:
         named = pb.Resource(name=request["topic"])
-        self._sends.call(
-            "RecallMessage", pb.RecallMessageRequest(topic=named, recall_handle=request["handle"])
-        )
+        self._sends.call("RecallMessage", pb.RecallMessageRequest(topic=named, recall_handle=request["handle"]))
         return True
 
     def consume(self, request: dict[str, Any]) -> bool:
@@ -209,8 +202,7 @@ class Consumer:
         if succeeded:
             entries = [
                 pb.AckMessageEntry(
-                    message_id=each.system_properties.message_id,
-                    receipt_handle=each.system_properties.receipt_handle,
+                    message_id=each.system_properties.message_id, receipt_handle=each.system_properties.receipt_handle
                 )
                 for each in succeeded
             ]
@@ -263,8 +255,7 @@ class Consumer:
                 self._handle(_described(message))
             if found:
                 self.calls.call(
-                    "UpdateOffset",
-                    pb.UpdateOffsetRequest(group=self._group, message_queue=place, offset=following),
+                    "UpdateOffset", pb.UpdateOffsetRequest(group=self._group, message_queue=place, offset=following)
                 )
 
     def _queue_ids(self) -> Iterator[int]:
@@ -332,11 +323,4 @@ def _described(message: pb.Message) -> dict[str, object]:
 
 if __name__ == "__main__":
     driver = Driver(sys.argv[1])
-    run(
-        {
-            "produce": driver.produce,
-            "recall": driver.recall,
-            "consume": driver.consume,
-            "stop": driver.stop,
-        }
-    )
+    run({"produce": driver.produce, "recall": driver.recall, "consume": driver.consume, "stop": driver.stop})

@@ -68,10 +68,7 @@ class Driver:
                 return []
             case how:
                 raise ValueError(how)
-        return [
-            {"id": each.message_id, "offset": each.offset, "recallHandle": each.recall_handle}
-            for each in receipts
-        ]
+        return [{"id": each.message_id, "offset": each.offset, "recallHandle": each.recall_handle} for each in receipts]
 
     def recall(self, request: dict[str, Any]) -> bool:
         self._producer(request["topic"], checks=False).recall_message(request["topic"], request["handle"])
@@ -96,11 +93,7 @@ class Driver:
             threading.Thread(target=_receive, args=(consumer, listener, invisible_s), daemon=True).start()
         else:
             consumer = rocketmq.PushConsumer(
-                self._configuration,
-                request["group"],
-                listener,
-                {request["topic"]: wanted},
-                tls_enable=self._tls,
+                self._configuration, request["group"], listener, {request["topic"]: wanted}, tls_enable=self._tls
             )
             consumer.startup()
         self._consumers[request["consumer"]] = consumer
@@ -205,11 +198,4 @@ def _described(message: Any) -> dict[str, object]:
 if __name__ == "__main__":
     _report_acknowledgements()
     driver = Driver(sys.argv[1])
-    run(
-        {
-            "produce": driver.produce,
-            "recall": driver.recall,
-            "consume": driver.consume,
-            "stop": driver.stop,
-        }
-    )
+    run({"produce": driver.produce, "recall": driver.recall, "consume": driver.consume, "stop": driver.stop})

@@ -41,11 +41,7 @@ class Driver:
             else None
         )
         self._producer = Producer(
-            address,
-            group="interop-reput",
-            timeout_s=_TIMEOUT_S,
-            tls=self._tls,
-            credentials=self._credentials,
+            address, group="interop-reput", timeout_s=_TIMEOUT_S, tls=self._tls, credentials=self._credentials
         )
         self._transactions: TransactionProducer | None = None
         self._consumers: dict[str, Consumer] = {}
@@ -76,10 +72,7 @@ class Driver:
                 return []
             case how:
                 raise ValueError(how)
-        return [
-            {"id": each.message_id, "queueId": each.queue_id, "offset": each.queue_offset}
-            for each in receipts
-        ]
+        return [{"id": each.message_id, "queueId": each.queue_id, "offset": each.queue_offset} for each in receipts]
 
     def _transactional(self) -> TransactionProducer:
         with self._made:
@@ -164,6 +157,4 @@ def _described(message: ReceivedMessage) -> dict[str, object]:
 
 if __name__ == "__main__":
     driver = Driver(sys.argv[1])
-    run(
-        {"produce": driver.produce, "consume": driver.consume, "stop": driver.stop, "request": driver.request}
-    )
+    run({"produce": driver.produce, "consume": driver.consume, "stop": driver.stop, "request": driver.request})

@@ -36,11 +36,7 @@ def deny(resource: str, *rights: str) -> Rule:
         ([deny("topic:*", "read"), allow("topic:orders", "read")], "orders", True),
         ([allow("topic:orders", "read"), deny("topic:orders", "read")], "orders", False),
         ([deny("topic:orders", "read"), allow("topic:orders", "read")], "orders", False),
-        (
-            [deny("topic:ord*", "read"), allow("topic:or*", "read"), allow("topic:o*", "read")],
-            "orders",
-            False,
-        ),
+        ([deny("topic:ord*", "read"), allow("topic:or*", "read"), allow("topic:o*", "read")], "orders", False),
     ],
 )
 def test_the_closest_pattern_decides_and_then_a_denial(rules: list[Rule], name: str, permitted: bool) -> None:
@@ -98,9 +94,7 @@ def test_topics_with_messages_of_others_need_other_rights(
         ([], "10.0.0.7", True),
     ],
 )
-def test_a_rule_with_addresses_concerns_their_requests_only(
-    sources: list[str], host: str, concerns: bool
-) -> None:
+def test_a_rule_with_addresses_concerns_their_requests_only(sources: list[str], host: str, concerns: bool) -> None:
     permission = rule_of("topic:t", ["read"], sources=sources)
     assert account(permission).seen_from(host).permits("read", "topic", "t") is concerns
     denied = account(allow("topic:t", "read"), rule_of("topic:t", ["read"], is_denial=True, sources=sources))
@@ -109,11 +103,7 @@ def test_a_rule_with_addresses_concerns_their_requests_only(
 
 def test_an_unknown_address_has_no_limited_permission_and_every_denial() -> None:
     sources = ["10.0.0.7"]
-    assert (
-        not account(rule_of("topic:t", ["read"], sources=sources))
-        .seen_from("?")
-        .permits("read", "topic", "t")
-    )
+    assert not account(rule_of("topic:t", ["read"], sources=sources)).seen_from("?").permits("read", "topic", "t")
     denied = account(allow("topic:t", "read"), rule_of("topic:t", ["read"], is_denial=True, sources=sources))
     assert not denied.seen_from("?").permits("read", "topic", "t")
 

@@ -82,10 +82,7 @@ async def test_pages_need_a_user_and_those_of_the_broker_its_right(
                 assert (path, status(path, None)) == (path, 200)
                 assert (path, status(path, next(strangers), "wrong-secret")) == (path, 401)
             assert "www-authenticate" in client.ask("GET", "/metrics").headers
-            for path in (
-                "/console/events",
-                *about_all,
-            ):  # the browser's dialog would hide the page of the login
+            for path in ("/console/events", *about_all):  # the browser's dialog would hide the page of the login
                 assert "www-authenticate" not in client.ask("GET", path).headers
             for path in (*SEE, *about_all, "/livez/", "//livez"):
                 assert (path, status(path, "eve")) == (path, 403)
@@ -154,9 +151,7 @@ async def test_the_console_shows_and_changes_what_its_user_may(tmp_path: Path) -
 
 
 @pytest.mark.trio
-async def test_a_change_in_the_console_is_logged_with_its_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_change_in_the_console_is_logged_with_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[dict[str, object]] = []
 
     class Log:
@@ -255,16 +250,11 @@ async def test_no_request_is_signed_for_what_only_a_name_server_without_tls_list
         (listener,) = await nursery.start(partial(trio.serve_tcp, collect, 0, host="127.0.0.1"))
         rogue = f"127.0.0.1:{listener.socket.getsockname()[1]}"
         open_to_all = partial(BrokerConfig, port=0, ha_port="off", http_port="off")
-        names = await brokers.enter_async_context(
-            Broker(open_to_all(data_dir=tmp_path / "names", broker_name="names"))
-        )
+        names = await brokers.enter_async_context(Broker(open_to_all(data_dir=tmp_path / "names", broker_name="names")))
         await brokers.enter_async_context(
             Broker(
                 open_to_all(
-                    data_dir=tmp_path / "rogue",
-                    broker_name="rogue",
-                    name_servers=[names.address],
-                    advertise=rogue,
+                    data_dir=tmp_path / "rogue", broker_name="rogue", name_servers=[names.address], advertise=rogue
                 )
             )
         )

@@ -27,9 +27,7 @@ INVALID_ARGUMENT: Final = 29
 
 def broker(root: Path) -> Broker:
     rules = (rule_of("topic:t", ["read"]), rule_of("group:g", ["read"]))
-    UserFile(root / "access" / "users.json").change(
-        lambda users: users.with_user(User("eve", EVE.secret, rules=rules))
-    )
+    UserFile(root / "access" / "users.json").change(lambda users: users.with_user(User("eve", EVE.secret, rules=rules)))
     config = BrokerConfig(
         data_dir=root,
         port=0,
@@ -65,9 +63,7 @@ async def test_a_member_gets_nothing_of_an_administrators_signature(tmp_path: Pa
                 assert member.heartbeat("t").code == 0
                 info = passed_on(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
                 assert info == {"consumerGroup": "g", "clientId": "c", "jstackEnable": "false"}
-                directly = passed_on(
-                    member, RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=sent.offset_message_id
-                )
+                directly = passed_on(member, RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=sent.offset_message_id)
                 assert set(directly) == {
                     "consumerGroup", "clientId", "msgId", "brokerName", "topicSysFlag", "groupSysFlag",
                 }  # fmt: skip

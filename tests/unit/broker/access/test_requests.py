@@ -26,11 +26,7 @@ from reput_protocol.commands.base import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType, Value
-from reput_protocol.wire.signature import (
-    ACCESS_KEY,
-    SIGNATURE,
-    signed_by,
-)
+from reput_protocol.wire.signature import ACCESS_KEY, SIGNATURE, signed_by
 from support.raw_client import RawClient, in_letters
 from support.typed_requests import request_of
 
@@ -111,9 +107,7 @@ async def test_every_request_has_its_right(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.trio
 @pytest.mark.parametrize("header_type", list(HeaderType))
-async def test_only_the_users_own_signature_over_this_request_counts(
-    tmp_path: Path, header_type: HeaderType
-) -> None:
+async def test_only_the_users_own_signature_over_this_request_counts(tmp_path: Path, header_type: HeaderType) -> None:
     async with guarded(tmp_path) as broker:
 
         def attack() -> None:
@@ -180,10 +174,7 @@ async def test_a_message_named_by_its_place_needs_the_right_on_its_topic(tmp_pat
             alice = RawClient(broker.address, credentials=ALICE)
             back: dict[str, Value] = {"offset": place, "group": "g", "delayLevel": 0, "originTopic": "aa"}
             view: dict[str, Value] = {"offset": place, "topic": "aa"}
-            for code, ext in (
-                (RequestCode.VIEW_MESSAGE_BY_ID, view),
-                (RequestCode.CONSUMER_SEND_MSG_BACK, back),
-            ):
+            for code, ext in ((RequestCode.VIEW_MESSAGE_BY_ID, view), (RequestCode.CONSUMER_SEND_MSG_BACK, back)):
                 header, body = alice.request(code, ext)
                 assert (header.code, body) == (NO_PERMISSION, b"")
                 assert "secret" not in (header.remark or "")

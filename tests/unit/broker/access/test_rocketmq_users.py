@@ -47,9 +47,7 @@ async def test_users_and_rules_of_rocketmqs_tools_are_in_force(tmp_path: Path) -
             }
 
             def ask(code: RequestCode, body: Any = None, user: str = "admin", **ext: str) -> tuple[int, Any]:
-                header, data = clients[user].request(
-                    code, ext, b"" if body is None else json.dumps(body).encode()
-                )
+                header, data = clients[user].request(code, ext, b"" if body is None else json.dumps(body).encode())
                 return header.code, json.loads(data) if data else header.remark
 
             created = {"username": "alice", "password": ALICE.secret, "userType": "Normal"}
@@ -59,15 +57,10 @@ async def test_users_and_rules_of_rocketmqs_tools_are_in_force(tmp_path: Path) -
             assert ask(RequestCode.AUTH_GET_USER, username="alice") == (0, shown)
             assert ask(RequestCode.AUTH_LIST_USER, filter="ali") == (0, [shown])
 
-            assert (
-                clients["alice"].request(RequestCode.SEND_MESSAGE_V2, in_letters("orders"), b"x")[0].code
-                == 16
-            )
+            assert clients["alice"].request(RequestCode.SEND_MESSAGE_V2, in_letters("orders"), b"x")[0].code == 16
             rules = policies("Topic:orders*,Group:g", "Pub,Sub")
             assert ask(RequestCode.AUTH_CREATE_ACL, rules, subject="User:alice")[0] == 0
-            assert (
-                clients["alice"].request(RequestCode.SEND_MESSAGE_V2, in_letters("orders"), b"x")[0].code == 0
-            )
+            assert clients["alice"].request(RequestCode.SEND_MESSAGE_V2, in_letters("orders"), b"x")[0].code == 0
             code, acl = ask(RequestCode.AUTH_GET_ACL, subject="User:alice")
             assert (code, acl["subject"]) == (0, "User:alice")
             assert {entry["resource"]: entry["actions"] for entry in acl["policies"][0]["entries"]} == {
@@ -76,10 +69,7 @@ async def test_users_and_rules_of_rocketmqs_tools_are_in_force(tmp_path: Path) -
             }
             denied = policies("Topic:orders*", "Pub", "Deny")
             assert ask(RequestCode.AUTH_UPDATE_ACL, denied, subject="User:alice")[0] == 0
-            assert (
-                clients["alice"].request(RequestCode.SEND_MESSAGE_V2, in_letters("orders"), b"x")[0].code
-                == 16
-            )
+            assert clients["alice"].request(RequestCode.SEND_MESSAGE_V2, in_letters("orders"), b"x")[0].code == 16
             code, listed = ask(RequestCode.AUTH_LIST_ACL, resourceFilter="Group")
             assert [each["subject"] for each in listed] == ["User:alice"]
             assert ask(RequestCode.AUTH_DELETE_ACL, subject="User:alice", resource="Group:g")[0] == 0

@@ -31,9 +31,7 @@ SEND: Final = RequestCode.SEND_MESSAGE_V2
 
 
 @asynccontextmanager
-async def guarded(
-    root: Path, *, broker: dict[str, Any] | None = None, **access: Any
-) -> AsyncIterator[Broker]:
+async def guarded(root: Path, *, broker: dict[str, Any] | None = None, **access: Any) -> AsyncIterator[Broker]:
     config = BrokerConfig(
         data_dir=root,
         port=0,
@@ -179,9 +177,7 @@ async def test_a_server_that_does_not_know_reputs_form_gets_rocketmqs_unless_tha
         (14, "DRAINING: this broker is stopping", False),
     ],
 )
-def test_only_servers_that_do_not_know_the_challenge_get_rocketmqs_form(
-    code: int, remark: str, is_old: bool
-) -> None:
+def test_only_servers_that_do_not_know_the_challenge_get_rocketmqs_form(code: int, remark: str, is_old: bool) -> None:
     assert knows_no_challenge(code, remark) is is_old
 
 
@@ -207,10 +203,7 @@ def test_the_environment_may_forbid_rocketmqs_form(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_a_server_without_users_gets_no_signature(tmp_path: Path) -> None:
-    async with (
-        guarded(tmp_path, enabled=False) as broker,
-        Producer(broker.address, credentials=ADMIN) as producer,
-    ):
+    async with guarded(tmp_path, enabled=False) as broker, Producer(broker.address, credentials=ADMIN) as producer:
         await producer.send(Message("orders", b"x"))
 
 
@@ -239,9 +232,7 @@ async def test_rocketmqs_form_is_accepted_or_refused(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("header_type", list(HeaderType))
-async def test_a_recorded_request_is_refused_wherever_it_is_sent_again(
-    tmp_path: Path, header_type: HeaderType
-) -> None:
+async def test_a_recorded_request_is_refused_wherever_it_is_sent_again(tmp_path: Path, header_type: HeaderType) -> None:
     async with guarded(tmp_path) as broker:
 
         def attack() -> None:
@@ -301,13 +292,8 @@ async def test_a_wrong_secret_is_named_where_rocketmqs_clients_see_no_route(tmp_
 
 
 @pytest.mark.trio
-async def test_a_clock_that_is_set_ends_no_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        guarded(tmp_path) as broker,
-        Admin(broker.address, credentials=ADMIN) as admin,
-    ):
+async def test_a_clock_that_is_set_ends_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded(tmp_path) as broker, Admin(broker.address, credentials=ADMIN) as admin:
         await admin.list_topics()
         with monkeypatch.context() as later:
             later.setattr("time.time_ns", lambda now=time.time_ns: now() + 3_600_000_000_000)

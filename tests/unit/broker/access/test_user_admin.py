@@ -33,9 +33,7 @@ async def test_a_change_reaches_every_member_and_the_name_server(tmp_path: Path)
     async with names:
         followed = {"name_servers": [names.address], "store": FILES}
         master = Broker(config(tmp_path / "master", ha_port=0, **followed))
-        slave = Broker(
-            config(tmp_path / "slave", broker_id=1, ha={"role": "SLAVE"}, ha_port="off", **followed)
-        )
+        slave = Broker(config(tmp_path / "slave", broker_id=1, ha={"role": "SLAVE"}, ha_port="off", **followed))
         async with master, slave, Admin(names.address, credentials=ADMIN) as admin:
             while len((await admin.cluster_info()).broker_addr_table["broker-a"].broker_addrs) < 2:
                 await trio.sleep(0.02)
@@ -52,9 +50,7 @@ async def test_a_change_reaches_every_member_and_the_name_server(tmp_path: Path)
             with pytest.raises(BrokersFailed, match=r"'broker-a, slave 1'.*no user 'alice'"):
                 await admin.alter_user("alice", is_enabled=False)
             await admin.delete_user("alice")
-            async with Admin(
-                master.address, credentials=Credentials("alice", "the-secret-of-alice")
-            ) as other:
+            async with Admin(master.address, credentials=Credentials("alice", "the-secret-of-alice")) as other:
                 with pytest.raises(PermissionDenied):
                     await other.list_users()
 

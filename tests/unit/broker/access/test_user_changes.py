@@ -58,9 +58,7 @@ def test_a_change_of_another_process_is_read(file: Interrupted, access: AccessCo
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_an_older_file_does_not_override_a_change(
-    file: Interrupted, access: AccessControl, is_deleted: bool
-) -> None:
+def test_an_older_file_does_not_override_a_change(file: Interrupted, access: AccessControl, is_deleted: bool) -> None:
     """A deleted user was served, and a new one refused, until the file was read once more."""
 
     def change(users: Users) -> Users:

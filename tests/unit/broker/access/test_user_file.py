@@ -26,9 +26,7 @@ ALICE = User(
         rule_of("group:g", ["read"], is_denial=True, sources=["10.0.0.0/8"]),
     ),
 )
-USERS = Users(
-    {"alice": ALICE, "root": User("root", SECRET, is_admin=True)}, {"ops": (rule_of("cluster", ["admin"]),)}
-)
+USERS = Users({"alice": ALICE, "root": User("root", SECRET, is_admin=True)}, {"ops": (rule_of("cluster", ["admin"]),)})
 
 
 def test_what_is_written_is_read_and_only_the_owner_may_read_it(tmp_path: Path) -> None:
@@ -77,10 +75,7 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> No
         (b'{"version": 1, "users": {"a": {"secret": "12345678", "groups": ["x"]}}}', "'x'"),
         (b'{"version": 1, "users": {"a": {"secret": "12345678"}, "a": {"secret": "12345678"}}}', "twice"),
         (b'{"version": 1, "groups": {"g": [{"resource": "topic:t", "rights": ["fly"]}]}}', "fly"),
-        (
-            b'{"version": 1, "groups": {"g": [{"resource": "topic:t", "rights": ["read"], "sources": [1]}]}}',
-            "text",
-        ),
+        (b'{"version": 1, "groups": {"g": [{"resource": "topic:t", "rights": ["read"], "sources": [1]}]}}', "text"),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_without_its_secrets(tmp_path: Path, text: bytes, says: str) -> None:

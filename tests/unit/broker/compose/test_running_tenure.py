@@ -112,9 +112,7 @@ async def test_a_stop_during_recovery_serves_nothing(tmp_path: Path, monkeypatch
 
     async def stopped() -> None:
         await trio.testing.wait_all_tasks_blocked(0.05)
-        listens.extend(
-            s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for s in broker._base.listeners.values()
-        )
+        listens.extend(s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for s in broker._base.listeners.values())
 
     monkeypatch.setattr(broker, "stopped", stopped)
     with structlog.testing.capture_logs() as logs:
@@ -161,10 +159,7 @@ async def test_a_master_becomes_a_slave_that_refuses_and_a_master_again(tmp_path
         tenures.set(SECOND)
         store = broker.store
         await until(lambda: broker.health.ready and broker.store is not store)
-        async with (
-            Producer(broker.address, group="p") as producer,
-            PullConsumer(broker.address, group="g") as consumer,
-        ):
+        async with Producer(broker.address, group="p") as producer, PullConsumer(broker.address, group="g") as consumer:
             await producer.send(Message("T", b"after"), queue_id=sent.queue_id)
             found = await consumer.pull("T", queue_id=sent.queue_id, offset=0)
         assert [message.body for message in found.messages] == [b"before", b"after"], (

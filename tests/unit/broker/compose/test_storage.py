@@ -63,10 +63,7 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 async def filled(data: Path, disk: Disk) -> None:
     """Leave a store with messages as a power cut may: the queues, and the offsets' journal, are lost."""
     disk.is_full = False
-    async with (
-        Broker(BrokerConfig(data_dir=data, **CONFIG)) as broker,
-        Producer(broker.address, group="p") as p,
-    ):
+    async with Broker(BrokerConfig(data_dir=data, **CONFIG)) as broker, Producer(broker.address, group="p") as p:
         await p.send_batch([Message("T", b"%d" % number) for number in range(10)], queue_id=0)
     for path in [*data.glob("consumequeue/*/*/*")]:  # noqa: ASYNC240
         path.unlink()

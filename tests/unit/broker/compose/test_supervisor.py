@@ -13,9 +13,7 @@ from reput_broker.compose.proxy_process import supervise
 pytestmark = pytest.mark.trio
 
 
-async def starts_of(
-    lasts: Sequence[float], *, pause_s: float | None = None, ends_with: int = 0
-) -> list[float]:
+async def starts_of(lasts: Sequence[float], *, pause_s: float | None = None, ends_with: int = 0) -> list[float]:
     """Run processes that last so many seconds, the last one until it is stopped; return when each was started."""
     starts: list[float] = []
     stopping = trio.Event()
@@ -35,9 +33,7 @@ async def starts_of(
 async def test_pauses_grow_and_shrink_after_a_steady_run(autojump_clock: trio.testing.MockClock) -> None:
     lasts = [0.0] * 7 + [60.0]
     starts = await starts_of(lasts)
-    pauses = [
-        after - before - last for before, after, last in zip(starts[:-1], starts[1:], lasts, strict=True)
-    ]
+    pauses = [after - before - last for before, after, last in zip(starts[:-1], starts[1:], lasts, strict=True)]
     assert pauses == pytest.approx([1, 2, 4, 8, 16, 30, 30, 1])
 
 

@@ -28,11 +28,7 @@ def test_code_gives_nested_dicts_and_plain_bytes(tmp_path: Path) -> None:
     config = BrokerConfig(
         data_dir=str(tmp_path),
         port=0,
-        store={
-            "flush": "async",
-            "commit_log_file_size": 1 << 20,
-            "flush_interval": timedelta(milliseconds=20),
-        },
+        store={"flush": "async", "commit_log_file_size": 1 << 20, "flush_interval": timedelta(milliseconds=20)},
         limits={"pull_bytes": "1MiB"},
     )
     assert config.data_dir == tmp_path
@@ -107,9 +103,7 @@ def test_loopback_needs_no_permission(host: str) -> None:
     assert BrokerConfig(host=host).host == host
 
 
-@pytest.mark.parametrize(
-    "value", ["broker", "broker:", ":1", "broker:x", "broker:0", "broker:70000", "0.0.0.0:10911"]
-)
+@pytest.mark.parametrize("value", ["broker", "broker:", ":1", "broker:x", "broker:0", "broker:70000", "0.0.0.0:10911"])
 def test_an_advertised_address_that_cannot_be_dialled(value: str) -> None:
     assert set(problems(advertise=value)) == {"advertise"}
 
@@ -165,11 +159,7 @@ def test_a_port_that_follows_makes_way_for_one_that_is_named(ports: dict[str, in
 
 def test_only_a_port_that_follows_and_that_no_client_expects_may_be_missing() -> None:
     other = BrokerConfig(port=12000, name_port=1234)
-    assert [option for option in OTHER_PORTS if other.may_miss(option)] == [
-        "fast_port",
-        "ha_port",
-        "http_port",
-    ]
+    assert [option for option in OTHER_PORTS if other.may_miss(option)] == ["fast_port", "ha_port", "http_port"]
     assert not any(BrokerConfig().may_miss(option) for option in OTHER_PORTS)
     assert not BrokerConfig(port=12000, ha={"role": "SYNC_MASTER"}).may_miss("ha_port")
     assert not BrokerConfig(port=12000, ha={"in_sync_replicas": 2}).may_miss("ha_port")

@@ -63,10 +63,7 @@ def test_a_missing_option_names_where_the_one_that_needs_it_came_from() -> None:
     with pytest.raises(ConfigError) as refused:
         load_config(None, {"REPUT_TLS__MODE": "required", "REPUT_ACCESS__BROKER_USER": "b"})
     origins = {problem.key: problem.origin for problem in refused.value.problems}
-    assert origins == {
-        "tls.cert": "REPUT_TLS__MODE",
-        "access.broker_secret": "REPUT_ACCESS__BROKER_USER",
-    }
+    assert origins == {"tls.cert": "REPUT_TLS__MODE", "access.broker_secret": "REPUT_ACCESS__BROKER_USER"}
 
 
 @pytest.mark.parametrize(("value", "needed"), [("", "a directory is needed"), (3, "a path is needed, not 3")])

@@ -129,9 +129,7 @@ def test_a_value_can_come_from_a_file(tmp_path: Path) -> None:
 def test_a_secret_in_a_file_is_named_by_its_variable(file: Path, tmp_path: Path) -> None:
     kept = tmp_path / "admin.secret"
     kept.write_text("0123456789abcdef\n")
-    file.write_text(
-        f'[access]\nadmin_secret_file = "{kept}"\nbroker_secret = "{kept}"\nbroker_user_file = "x"\n'
-    )
+    file.write_text(f'[access]\nadmin_secret_file = "{kept}"\nbroker_secret = "{kept}"\nbroker_user_file = "x"\n')
     found = problems(file)
     assert str(found["access.admin_secret_file"]) == (
         "access.admin_secret_file: unknown key; the environment variable REPUT_ACCESS__ADMIN_SECRET_FILE names the "
@@ -148,9 +146,7 @@ def test_a_secret_in_a_file_is_named_by_its_variable(file: Path, tmp_path: Path)
 
 
 def test_every_source_reports_its_mistakes_at_once(file: Path) -> None:
-    file.write_text(
-        'prot = 1\n[store]\nflush_interval = 5\nmessage_size_max = 4096\n[limits]\nconnections = "many"\n'
-    )
+    file.write_text('prot = 1\n[store]\nflush_interval = 5\nmessage_size_max = 4096\n[limits]\nconnections = "many"\n')
     found = problems(file, {"REPUT_STORE__FLUSSH": "sync", "REPUT_TOPICS__AUTO_CREATE": "perhaps"})
     assert set(found) == {
         "prot",
@@ -185,8 +181,7 @@ def test_variables_of_others_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
-    [(None, "no such file"), (b"port = = 1", "is not TOML"), (b"\xff", "is not TOML")],
+    ("content", "complaint"), [(None, "no such file"), (b"port = = 1", "is not TOML"), (b"\xff", "is not TOML")]
 )
 def test_a_file_that_cannot_be_read(file: Path, content: bytes | None, complaint: str) -> None:
     if content is not None:

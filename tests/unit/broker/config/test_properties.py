@@ -29,9 +29,7 @@ async def shown(client: BenchClient, code: int = RequestCode.GET_BROKER_CONFIG) 
     return read_properties(answer.body)
 
 
-async def update(
-    client: BenchClient, code: int = RequestCode.UPDATE_BROKER_CONFIG, **values: str
-) -> tuple[int, str]:
+async def update(client: BenchClient, code: int = RequestCode.UPDATE_BROKER_CONFIG, **values: str) -> tuple[int, str]:
     answer = await client.ask(code, {}, written_properties(values))
     assert answer is not None
     return answer.code, answer.remark or ""
@@ -106,13 +104,9 @@ async def test_a_live_option_is_set_by_rocketmq_s_name(tmp_path: Path) -> None:
         answer = await client.ask(RequestCode.GET_BROKER_CONFIG, {})
         assert answer is not None
         assert answer.ext["version"] != version
-        assert (
-            await update(client, RequestCode.UPDATE_NAMESRV_CONFIG, serverChannelMaxIdleTimeSeconds="90")
-        )[0] == 0
+        assert (await update(client, RequestCode.UPDATE_NAMESRV_CONFIG, serverChannelMaxIdleTimeSeconds="90"))[0] == 0
         assert config.limits.idle_timeout == 90.0
-        assert (await shown(client, RequestCode.GET_NAMESRV_CONFIG))[
-            "serverChannelMaxIdleTimeSeconds"
-        ] == "90"
+        assert (await shown(client, RequestCode.GET_NAMESRV_CONFIG))["serverChannelMaxIdleTimeSeconds"] == "90"
 
 
 @on_a_broker

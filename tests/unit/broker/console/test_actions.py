@@ -81,9 +81,7 @@ def test_an_action_says_what_it_would_do_and_does_it_once_confirmed(scene: World
         scene.admin.set_intake("open")
 
 
-def test_each_change_has_a_line_in_the_log_without_secrets(
-    scene: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_change_has_a_line_in_the_log_without_secrets(scene: World, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, Any]] = []
 
     class Log:
@@ -112,9 +110,7 @@ def test_each_change_has_a_line_in_the_log_without_secrets(
         },
     ]
     assert SECRET not in str(lines)
-    requests = [
-        (line["user"], line["request"]) for line in lines if line["event"] == "administrative_request"
-    ]
+    requests = [(line["user"], line["request"]) for line in lines if line["event"] == "administrative_request"]
     assert ("admin", "AUTH_CREATE_USER") in requests
 
 
@@ -132,11 +128,7 @@ def test_only_the_buttons_of_a_users_rights_are_offered(scene: World) -> None:
 def test_a_right_on_one_name_offers_the_actions_about_that_name() -> None:
     user = Account(
         User("u", SECRET),
-        (
-            rule_of("topic:orders", ["write"]),
-            rule_of("topic:mine*", ["admin"]),
-            rule_of("group:g", ["admin"]),
-        ),
+        (rule_of("topic:orders", ["write"]), rule_of("topic:mine*", ["admin"]), rule_of("group:g", ["admin"])),
     )
     found = offered(user, "topic", ["orders", "mine-1", "other"], has_users=True)
     assert found == {"orders": ["send-message"], "mine-1": ["alter-topic", "delete-topic"], "other": []}
@@ -150,13 +142,8 @@ def test_a_right_on_one_name_offers_the_actions_about_that_name() -> None:
 def test_each_single_right_of_an_action_is_needed() -> None:
     for action in ACTIONS.values():
         values = {field.name: "name" for field in action.fields}
-        names = [
-            f":{'name' if need.field else 'any'}" * (need.kind is not Kind.CLUSTER) for need in action.needs
-        ]
-        rules = [
-            rule_of(f"{need.kind}{name}", [need.right])
-            for need, name in zip(action.needs, names, strict=True)
-        ]
+        names = [f":{'name' if need.field else 'any'}" * (need.kind is not Kind.CLUSTER) for need in action.needs]
+        rules = [rule_of(f"{need.kind}{name}", [need.right]) for need, name in zip(action.needs, names, strict=True)]
         may = Account(User("u", SECRET), tuple(rules))
         assert (action.lacking(may, values) is None) is not action.is_of_users, action.name
         for missing in rules:
@@ -170,10 +157,7 @@ def test_fields_are_checked(scene: World) -> None:
     client = browser_of(scene, "may")
     for values, error in (
         ({"topic": "t", "queues": "0", "permission": "rw"}, "queues is 0, and must be within 1 and 65535"),
-        (
-            {"topic": "t", "queues": "4", "permission": "all"},
-            "permission is 'all', and must be one of rw, r, w, none",
-        ),
+        ({"topic": "t", "queues": "4", "permission": "all"}, "permission is 'all', and must be one of rw, r, w, none"),
         ({"queues": "4", "permission": "rw"}, "topic is missing"),
         ({"topic": "t", "queues": "4", "permission": "rw", "perm": "6"}, "create-topic has no field 'perm'"),
         ({"topic": 7, "queues": "4", "permission": "rw"}, "topic is not a text"),
@@ -220,9 +204,7 @@ def test_a_row_of_the_table_is_whole() -> None:
         assert {need.field for need in action.needs} <= {"", *fields}
         assert {action.typed, action.about} <= {"", *fields}
         logged = action.logged(dict.fromkeys(fields, "x"))
-        assert not logged.keys() & {"event", "user", "action", "peer", "outcome"}, (
-            "the log has these of its own"
-        )
+        assert not logged.keys() & {"event", "user", "action", "peer", "outcome"}, "the log has these of its own"
         assert action.needs or action.is_of_users, "every action needs a right"
         for field in action.fields:
             assert bool(field.choices) is (field.kind is FieldKind.CHOICE)

@@ -82,9 +82,7 @@ def test_one_topic_with_its_queues_and_groups(console: ConsoleClient) -> None:
     assert console.get("topic", topic="orders", **{"from": "6"})["queues"][0]["queue"] == 6
 
 
-def test_groups_have_the_lag_that_the_command_line_shows(
-    broker: BackgroundBroker, console: ConsoleClient
-) -> None:
+def test_groups_have_the_lag_that_the_command_line_shows(broker: BackgroundBroker, console: ConsoleClient) -> None:
     (row,) = console.get("groups", search="bill")["groups"]
     found = console.get("group", group="billing")
     with Admin(broker.address) as admin:
@@ -112,9 +110,7 @@ def test_messages_are_found_by_key_and_shown_whole(console: ConsoleClient) -> No
     assert body.headers["content-disposition"].startswith("attachment")
 
 
-def test_downloads_that_are_read_slowly_delay_no_other(
-    broker: BackgroundBroker, console: ConsoleClient
-) -> None:
+def test_downloads_that_are_read_slowly_delay_no_other(broker: BackgroundBroker, console: ConsoleClient) -> None:
     with Producer(broker.address, group="g") as producer:
         large = producer.send(Message("large", os.urandom(1 << 20), keys=["k"])).offset_message_id
     (order,) = console.get("find", topic="orders", key="o-7")["messages"]
@@ -139,9 +135,7 @@ def test_messages_are_exported_as_json_lines(broker: BackgroundBroker, console: 
         receipt = producer.send(Message("packed", packed, keys=["k"]))
     (order,) = console.get("find", topic="orders", key="o-7")["messages"]
     gone = receipt.offset_message_id[:-8] + "7FFFFFFF"
-    answer = console.ask(
-        "GET", console.path("export", ids=f"{order['id']},{receipt.offset_message_id},{gone}")
-    )
+    answer = console.ask("GET", console.path("export", ids=f"{order['id']},{receipt.offset_message_id},{gone}"))
     assert answer.headers["content-type"] == "application/x-ndjson"
     first, second, third = map(json.loads, answer.body.splitlines())
     assert (first["keys"], json.loads(first["body"])["order"]) == (["o-7"], 7)
@@ -152,9 +146,7 @@ def test_messages_are_exported_as_json_lines(broker: BackgroundBroker, console: 
 
 def test_what_became_of_a_message(broker: BackgroundBroker, console: ConsoleClient) -> None:
     (row,) = console.get("find", topic="orders", key="o-1")["messages"]
-    (letter,) = (
-        letter for letter in console.get("letters", group="billing")["letters"] if letter["keys"] == ["o-1"]
-    )
+    (letter,) = (letter for letter in console.get("letters", group="billing")["letters"] if letter["keys"] == ["o-1"])
     found = console.get("message-history", id=row["id"])
     steps = [step["kind"] for step in found["steps"] if step["kind"] != "replay"]
     assert steps[:3] == ["sent", "stored", "dead_letter"]
@@ -245,9 +237,7 @@ def test_dead_letters_say_why_and_where_from(console: ConsoleClient) -> None:
     assert (of_group["messages"], of_group["left"]) == (4, row["left"])
 
 
-def test_replayed_dead_letters_arrive_in_their_topic(
-    broker: BackgroundBroker, logged_in: ConsoleClient
-) -> None:
+def test_replayed_dead_letters_arrive_in_their_topic(broker: BackgroundBroker, logged_in: ConsoleClient) -> None:
     before = logged_in.get("letters", group="billing")
     offsets = [letter["offset"] for letter in before["letters"]]
     assert replay(logged_in, "billing", f"{offsets[0]}") == "1 dead letter was sent: 1 to orders"
@@ -285,9 +275,7 @@ def test_replay_leaves_those_whose_topic_is_gone(broker: BackgroundBroker, logge
     ]
 
 
-def test_two_replays_at_once_send_each_dead_letter_once(
-    broker: BackgroundBroker, logged_in: ConsoleClient
-) -> None:
+def test_two_replays_at_once_send_each_dead_letter_once(broker: BackgroundBroker, logged_in: ConsoleClient) -> None:
     send_and_give_up(broker.address, "twice", "twice", [b"%d" % number for number in range(30)])
     with ThreadPoolExecutor() as threads:
         assert any(threads.map(lambda _: replay(logged_in, "twice"), range(2)))
@@ -295,9 +283,7 @@ def test_two_replays_at_once_send_each_dead_letter_once(
         assert sum(each.max_offset for each in admin.topic_stats("twice").offset_table.values()) == 60
 
 
-def test_delayed_messages_are_listed_and_cancelled(
-    broker: BackgroundBroker, logged_in: ConsoleClient
-) -> None:
+def test_delayed_messages_are_listed_and_cancelled(broker: BackgroundBroker, logged_in: ConsoleClient) -> None:
     with Producer(broker.address, group="g") as producer:
         producer.send(Message("reminders", b"later", keys=["r-1"], delay_s=3600.0))
     (row,) = logged_in.get("delayed", topic="reminders")["messages"]
@@ -406,9 +392,7 @@ def test_a_body_marked_as_compressed_is_decompressed_or_said_not_to_be() -> None
     from reput_protocol.record.record import Record, encode_record
 
     def shown(body: bytes, sys_flag: int) -> tuple[bytes, bool, str | None]:
-        return _shown_body(
-            ReceivedMessage.of_record(bytes(encode_record(Record("t", body, sys_flag=sys_flag))))
-        )
+        return _shown_body(ReceivedMessage.of_record(bytes(encode_record(Record("t", body, sys_flag=sys_flag)))))
 
     flag = int(MessageSysFlag.COMPRESSED)
     assert shown(zlib.compress(b"text"), flag) == (b"text", True, None)
@@ -428,9 +412,7 @@ def test_a_directory_whose_name_is_not_utf_8_is_shown(
     console = ConsoleClient(broker.http_address)
     store = console.get("store")
     assert store["status"]["data_dir"].endswith("data\N{REPLACEMENT CHARACTER}")
-    assert {row["key"]: row for row in store["options"]}["data_dir"]["text"].endswith(
-        'data\N{REPLACEMENT CHARACTER}"'
-    )
+    assert {row["key"]: row for row in store["options"]}["data_dir"]["text"].endswith('data\N{REPLACEMENT CHARACTER}"')
     assert console.ask("GET", "/status").status == 200
 
 

@@ -20,9 +20,7 @@ from reput_protocol.record.record import Record, encode_record
 from support.protobuf_shop import FILES, Order
 from support.schema_registry import schema_registry
 
-VALUE = {
-    "order": {"items": [{"sku": "A-1", "n": 2}, {"sku": "B-2"}], "a name": "x", "total": 19.5, "paid": True}
-}
+VALUE = {"order": {"items": [{"sku": "A-1", "n": 2}, {"sku": "B-2"}], "a name": "x", "total": 19.5, "paid": True}}
 AVRO = {"type": "record", "name": "Order", "fields": [{"name": "number", "type": "long"}]}
 
 
@@ -47,9 +45,7 @@ def test_topics_have_the_form_that_the_option_gives_them(tmp_path: Path) -> None
     schema, shop = tmp_path / "order.avsc", tmp_path / "shop.desc"
     schema.write_text(json.dumps(AVRO))
     shop.write_bytes(FILES.SerializeToString())
-    bodies = Bodies(
-        (f"orders=avro:{schema}", f"shop-*=protobuf:{shop}:shop.Order", "gone=avro:/no/such.avsc")
-    )
+    bodies = Bodies((f"orders=avro:{schema}", f"shop-*=protobuf:{shop}:shop.Order", "gone=avro:/no/such.avsc"))
     avro = Avro(AVRO).serialize({"number": 7})
     assert bodies.decoded(message(avro)) == ("avro", {"number": 7}, None)
     assert bodies.decoded(message(Order(number=8).SerializeToString(), "shop-eu")).value == {"number": 8}
@@ -64,16 +60,12 @@ def test_topics_have_the_form_that_the_option_gives_them(tmp_path: Path) -> None
 def test_a_registry_that_is_away_is_asked_again_after_a_while() -> None:
     now = 0.0
     with schema_registry() as fake:
-        body = Avro(AVRO, registry=SchemaRegistry(fake.url), subject="s", register=True).serialize(
-            {"number": 1}
-        )
+        body = Avro(AVRO, registry=SchemaRegistry(fake.url), subject="s", register=True).serialize({"number": 1})
         bodies = Bodies((f"*=registry:{fake.url}",), clock=lambda: now)
         fake.failure = (503, b"")
         assert "not available" in str(bodies.decoded(message(body)).trouble)
         fake.failure = None
-        assert "not available" in str(bodies.decoded(message(body)).trouble), (
-            "it is not asked for each message"
-        )
+        assert "not available" in str(bodies.decoded(message(body)).trouble), "it is not asked for each message"
         now = 11.0
         assert bodies.decoded(message(body)) == ("registry", {"number": 1}, None)
 

@@ -69,9 +69,7 @@ def test_figures_of_brokers_are_added_up_by_their_steps() -> None:
     slow: dict[str, list[float | None]] = {**counts, "puts_le_0.1": [0.0, 2.0, 0.0]}
     total = added_up(
         [
-            bodies.BrokerHistory(
-                1200, 60, 2, {"messages_in_per_s": [5.0, None], "loop_delay_s": [0.1, 0.2], **fast}
-            ),
+            bodies.BrokerHistory(1200, 60, 2, {"messages_in_per_s": [5.0, None], "loop_delay_s": [0.1, 0.2], **fast}),
             # Of a clock that is behind by a step.
             bodies.BrokerHistory(
                 1140, 60, 3, {"messages_in_per_s": [1.0, 2.0, 3.0], "loop_delay_s": [9.0, 0.01, 0.3], **slow}
@@ -137,9 +135,7 @@ async def test_an_answer_is_computed_once_for_all_who_wait(autojump_clock: trio.
 
 
 @pytest.mark.trio
-async def test_after_a_change_nothing_from_before_it_is_shown(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_after_a_change_nothing_from_before_it_is_shown(autojump_clock: trio.testing.MockClock) -> None:
     shared = SharedAnswers(trio.current_time)
     state = b"before"
 

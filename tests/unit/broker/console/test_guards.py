@@ -53,13 +53,7 @@ def console(broker: BackgroundBroker) -> ConsoleClient:
 
 
 def test_every_answer_has_a_strict_policy(console: ConsoleClient) -> None:
-    for path in (
-        "/console/",
-        "/console/app.js",
-        "/console/api/topics",
-        "/console/api/nowhere",
-        "/console/nothing",
-    ):
+    for path in ("/console/", "/console/app.js", "/console/api/topics", "/console/api/nowhere", "/console/nothing"):
         headers = console.ask("GET", path).headers
         policy = headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
@@ -76,14 +70,7 @@ def test_the_page_is_at_the_root_and_nothing_else_of_the_disk(console: ConsoleCl
         assert (answer.status, answer.headers["location"]) == (307, "/console/")
     assert b"<!doctype html>" in console.ask("GET", "/console/").body
     assert console.ask("GET", "/console/style.css").headers["content-type"] == "text/css; charset=utf-8"
-    for path in (
-        "../app.py",
-        "..%2fapp.py",
-        "%2e%2e/app.py",
-        "static/app.js",
-        "/etc/passwd",
-        "app.js%00.html",
-    ):
+    for path in ("../app.py", "..%2fapp.py", "%2e%2e/app.py", "static/app.js", "/etc/passwd", "app.js%00.html"):
         assert console.ask("GET", f"/console/{path}").status == 404, path
     assert console.ask("HEAD", "/console/events").status == 200
 

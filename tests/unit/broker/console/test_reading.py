@@ -64,9 +64,7 @@ class FakeAdmin:
             if topic in topics
         }
 
-    async def fetch_messages(
-        self, topic: str, queue_id: int, start: int, end: int, *, max_bytes: int
-    ) -> Fetched:
+    async def fetch_messages(self, topic: str, queue_id: int, start: int, end: int, *, max_bytes: int) -> Fetched:
         if topic in self.denied:
             raise PermissionDenied(ErrorCode.NO_PERMISSION, "no")
         self.fetches += 1
@@ -80,12 +78,7 @@ def _record(topic: str, queue_id: int, offset: int, stored_ms: int) -> bytes:
     properties = encode_properties({"TAGS": tag, "n": str(offset)})
     body = b'{"n": %d}' % offset
     record = Record(
-        topic,
-        body,
-        queue_id=queue_id,
-        queue_offset=offset,
-        store_timestamp_ms=stored_ms,
-        properties=properties,
+        topic, body, queue_id=queue_id, queue_offset=offset, store_timestamp_ms=stored_ms, properties=properties
     )
     return bytes(encode_record(record))
 
@@ -163,9 +156,7 @@ async def test_times_order_the_messages_of_several_queues() -> None:
     # What follows a page is what was after it, and what precedes it what was before.
     source = Source(admin, 0, admin, None, Bodies(()), True)  # type: ignore[arg-type]
     middle = await browse_messages(source, Query({"topic": "a", "start": "oldest", "count": "3"}))
-    after = await browse_messages(
-        source, Query({"topic": "a", "start": "next", "place": middle["next"], "count": "2"})
-    )
+    after = await browse_messages(source, Query({"topic": "a", "start": "next", "place": middle["next"], "count": "2"}))
     again = await browse_messages(
         source, Query({"topic": "a", "start": "previous", "place": after["previous"], "count": "3"})
     )
@@ -188,9 +179,7 @@ async def test_a_reader_that_follows_gets_what_is_new_and_omits_what_is_too_much
     admin.queues["new", 0] = [ReceivedMessage.of_record(_record("new", 0, 0, 5))]
     page = await following(place)
     assert (ids(page["messages"]), page["skipped"]) == ([("a", 1, 1), ("new", 0, 0)], 0)
-    admin.queues["a", 0] = [
-        ReceivedMessage.of_record(_record("a", 0, number, number)) for number in range(2000)
-    ]
+    admin.queues["a", 0] = [ReceivedMessage.of_record(_record("a", 0, number, number)) for number in range(2000)]
     behind = await following(page["next"])
     assert behind["skipped"] == 2000 - 2 - 1000 // 3
     assert behind["messages"][0]["offset"] == 2000 - 1000 // 3

@@ -31,9 +31,7 @@ def test_a_page_reads_only_its_own_slot() -> None:
     while page := timers.waiting_in(SLOT, after, 10):
         seen, after = seen + len(page), page[-1].physical_offset
     assert seen == 1000
-    assert time.process_time() - began < 0.5, (
-        "100 pages: sorting all that is loaded takes as long for each few"
-    )
+    assert time.process_time() - began < 0.5, "100 pages: sorting all that is loaded takes as long for each few"
 
 
 def test_pages_hold_what_waits_while_messages_come_and_go() -> None:
@@ -54,9 +52,7 @@ def test_pages_hold_what_waits_while_messages_come_and_go() -> None:
     assert rest == [*sorted({*there[:], 1500, 5000} - {*first, *gone})]
     assert len(timers) == 300 - len(gone) + 2
     taken = timers.take(10_000, 3)
-    assert len(offsets(timers.waiting_in(SLOT, -1, 1000))) == len(timers), (
-        "they wait until they are delivered"
-    )
+    assert len(offsets(timers.waiting_in(SLOT, -1, 1000))) == len(timers), "they wait until they are delivered"
     timers.give_back(taken)
     for physical_offset in offsets(timers.waiting()):
         timers.done(physical_offset)

@@ -54,10 +54,7 @@ async def test_a_time_is_kept_however_near_it_is(tmp_path: Path) -> None:
     bench = DelayBench(bench_options(tmp_path / "store"))
     async with bench.running():
         await trio.sleep(10.35)
-        due = {
-            b"%d" % ms: bench.timed(b"%d" % ms, ms)
-            for ms in (1, 2, 300, 649, 650, 651, 700, 1650, 2000, 2650)
-        }
+        due = {b"%d" % ms: bench.timed(b"%d" % ms, ms) for ms in (1, 2, 300, 649, 650, 651, 700, 1650, 2000, 2650)}
         await trio.sleep(5)
     assert bench.delivered() == {body: [when] for body, when in due.items()}
     bench.stop()

@@ -44,13 +44,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return disk
 
 
-FILES = (
-    "timerwheel",
-    "timerlog",
-    "config/timercheck",
-    "config/delayOffset.json",
-    "config/masterTimer.json",
-)
+FILES = ("timerwheel", "timerlog", "config/timercheck", "config/delayOffset.json", "config/masterTimer.json")
 """What a member has of its own; in these tests the log is one for all."""
 
 
@@ -182,9 +176,7 @@ async def test_a_message_that_was_late_where_it_is_rescheduled_is_not_lost(
     bench.stop()
 
 
-async def test_from_a_master_that_has_not_loaded_what_is_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_from_a_master_that_has_not_loaded_what_is_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = DelayBench(bench_options(tmp_path / "store"))
     async with bench.running():
         bench.timed(b"waits", 5_000)

@@ -52,9 +52,7 @@ def test_what_counts_as_finished(tmp_path: Path) -> None:
     assert not timers.was_finished(9, timed(NOW_MS - 5000, physical_offset=1000)), "it may have been late"
     far_ms = NOW_MS + 3 * day_ms
     assert not timers.was_finished(9, timed(far_ms, stored_ms=NOW_MS - day_ms // 4)), "it rolls later"
-    assert timers.was_finished(9, timed(far_ms, stored_ms=NOW_MS - 3 * day_ms)), (
-        "it has rolled: its copy counts"
-    )
+    assert timers.was_finished(9, timed(far_ms, stored_ms=NOW_MS - 3 * day_ms)), "it has rolled: its copy counts"
     timers.close()
 
 

@@ -44,11 +44,7 @@ def test_a_unit_is_laid_out_as_the_format_says() -> None:
     data = TimerUnit(104, 1 | 4, T0, 2_000, 123_456_789_012, 345, -7).pack()
     assert data == struct.pack(">iqiqiqiiq", 52, 104, 5, T0, 2_000, 123_456_789_012, 345, -7, 0)
     assert unpack_timer_unit(data) == TimerUnit(104, 5, T0, 2_000, 123_456_789_012, 345, -7)
-    for spoilt in (
-        bytes(52),
-        struct.pack(">i", 51) + data[4:],
-        data[:12] + struct.pack(">i", 16) + data[16:],
-    ):
+    for spoilt in (bytes(52), struct.pack(">i", 51) + data[4:], data[:12] + struct.pack(">i", 16) + data[16:]):
         assert unpack_timer_unit(spoilt) is None
 
 

@@ -73,9 +73,7 @@ async def test_the_first_timed_message_waits_for_the_wheel(
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-async def test_a_start_without_a_wheel_takes_messages_and_loses_none(
-    tmp_path: Path, scarce: Scarce, end: str
-) -> None:
+async def test_a_start_without_a_wheel_takes_messages_and_loses_none(tmp_path: Path, scarce: Scarce, end: str) -> None:
     wanted, scarce.lacks = scarce.lacks, None
     bench = DelayBench(bench_options(tmp_path / "store"))
     async with bench.running():

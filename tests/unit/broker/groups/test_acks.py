@@ -16,9 +16,7 @@ class Bench:
         self.offsets = offsets
         self.counters = Counters()
         self.resets = PendingResets()
-        self._commits = OffsetCommits(
-            offsets, self.resets, GroupProgress(), self.counters, lambda: None, lambda: 0
-        )
+        self._commits = OffsetCommits(offsets, self.resets, GroupProgress(), self.counters, lambda: None, lambda: 0)
 
     def pull(self, offset: int, next_offset: int, peer: str = "a") -> None:
         self._commits.note_pull("g", "T", 0, offset, next_offset, peer)

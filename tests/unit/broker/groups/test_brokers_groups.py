@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from reput_protocol.codes import RequestCode
-from reput_protocol.names import (
-    BROKERS_GROUPS,
-    TRANS_HALF_TOPIC,
-    TRANSACTION_CHECK_GROUP,
-)
+from reput_protocol.names import BROKERS_GROUPS, TRANS_HALF_TOPIC, TRANSACTION_CHECK_GROUP
 from reput_protocol.wire.header import HeaderType
 from support.broker_bench import BrokerBench, broker_bench
 from support.tasks import run_by_the_clock

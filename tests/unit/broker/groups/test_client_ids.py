@@ -59,9 +59,7 @@ async def reply(bench: BrokerBench, to: str) -> Response:
 
 
 @pytest.mark.parametrize("by_user", [True, False])
-async def test_another_users_heartbeat_takes_over_neither_replies_nor_members(
-    tmp_path: Path, by_user: bool
-) -> None:
+async def test_another_users_heartbeat_takes_over_neither_replies_nor_members(tmp_path: Path, by_user: bool) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         victim = of_user(bench, "alice") if by_user else at_host(bench, "10.0.0.1")
         eve = of_user(bench, "eve") if by_user else at_host(bench, "10.6.6.6")
@@ -228,9 +226,7 @@ async def test_a_client_may_have_several_connections_and_reconnect(tmp_path: Pat
         assert (await heartbeat(of_user(bench, "eve"))).code == 0, "no connection has it any more"
 
 
-async def test_a_user_takes_its_id_over_at_once_from_a_connection_that_died_without_a_word(
-    tmp_path: Path,
-) -> None:
+async def test_a_user_takes_its_id_over_at_once_from_a_connection_that_died_without_a_word(tmp_path: Path) -> None:
     """Its machine lost power, and the program starts on another one, with another subscription."""
     async with broker_bench(tmp_path / "s", groups={"refuse_subscription_conflicts": True}) as bench:
         await bench.create_topic("T")

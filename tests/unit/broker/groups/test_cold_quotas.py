@@ -74,9 +74,7 @@ async def test_pulls_beyond_the_quota_wait_for_the_next_window(tmp_path: Path) -
         assert await shown(client) == {"configTable": {}, "globalAcc": 0, "runtimeTable": {}}
 
 
-@pytest.mark.parametrize(
-    "text", ["absent=1000", "g=0", "g=-1", "g=many", "g=1\nabsent=1", "g", f"g={'9' * 30}"]
-)
+@pytest.mark.parametrize("text", ["absent=1000", "g=0", "g=-1", "g=many", "g=1\nabsent=1", "g", f"g={'9' * 30}"])
 async def test_a_quota_that_means_nothing_is_refused(tmp_path: Path, text: str) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()

@@ -85,9 +85,7 @@ def test_how_the_group_consumes_is_as_the_last_heartbeat_says() -> None:
         ),
     ],
 )
-def test_members_that_want_different_things_are_noticed(
-    mine: object, theirs: object, words: tuple[str, str]
-) -> None:
+def test_members_that_want_different_things_are_noticed(mine: object, theirs: object, words: tuple[str, str]) -> None:
     groups, a, b = ConsumerGroups(), channel_of("a"), channel_of("b")
     assert groups.register(b, theirs, 0.0).conflict is None  # type: ignore[arg-type]
     conflict = groups.register(a, mine, 0.0).conflict  # type: ignore[arg-type]

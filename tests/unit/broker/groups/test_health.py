@@ -72,9 +72,7 @@ async def commit(client: BenchClient, offset: int, group: str = "g") -> None:
 async def problems(bench: BrokerBench, group: str = "g") -> list[GroupHealth]:
     """All that is wrong with the group; the list of groups has the first of it."""
     client = bench.client()
-    answer = await client.ask(
-        RequestCode.DESCRIBE_GROUP, DescribeGroupHeader(group).to_ext(client.header_type)
-    )
+    answer = await client.ask(RequestCode.DESCRIBE_GROUP, DescribeGroupHeader(group).to_ext(client.header_type))
     assert answer is not None
     found = GroupDescription.from_json(answer.body)
     answer = await client.ask(RequestCode.LIST_GROUPS, {})
@@ -112,12 +110,7 @@ async def test_a_group_is_stuck_while_its_position_stays(tmp_path: Path) -> None
         assert await states(bench) == []
         await bench.pass_time(30)
         (stuck,) = await problems(bench)
-        assert (stuck.state, stuck.client_id, stuck.topic, stuck.queue_id) == (
-            STUCK,
-            member.client_id,
-            "T",
-            0,
-        )
+        assert (stuck.state, stuck.client_id, stuck.topic, stuck.queue_id) == (STUCK, member.client_id, "T", 0)
         assert stuck.reason == (
             f"member {member.client_id} does not finish offset 1 of queue T-0: 2 messages wait, 2 in flight"
         )

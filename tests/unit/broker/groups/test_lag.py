@@ -18,9 +18,7 @@ from support.stores import T0, FakeClock, dispatch_all, opened, put, small_optio
 class Bench:
     def __init__(self, path: Path, memory_bytes: int) -> None:
         self.clock = FakeClock()
-        self.store: MessageStore = opened(
-            small_options(path / "store", memory_bytes=memory_bytes), self.clock
-        )
+        self.store: MessageStore = opened(small_options(path / "store", memory_bytes=memory_bytes), self.clock)
         self.offsets = ConsumerOffsetManager(path / "config" / "consumerOffset.json", clock_ms=self.clock)
         self.offsets.load()
         self.times = StoreTimes(self.store)
@@ -76,9 +74,7 @@ async def test_the_age_is_that_of_the_oldest_uncommitted_message_of_the_topic(be
 
 
 @pytest.mark.trio
-async def test_a_group_that_has_not_moved_is_not_looked_up_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_that_has_not_moved_is_not_looked_up_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put(3)
     bench.offsets.commit("g", "T", 0, 1)
     looks: list[int] = []

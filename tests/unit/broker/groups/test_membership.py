@@ -80,12 +80,7 @@ def test_a_heartbeat_joins_groups_and_notifies_only_of_changes(bench: Bench) -> 
     assert bench.told() == [], "a newer version of the same topics is no change of the group"
     bench.heard(client, "a", consumer_data("g", "T", "U"))
     assert bench.told() == ["g"]
-    assert [bench.rebalances(reason) for reason in ("join", "topic_change", "leave", "timeout")] == [
-        1,
-        1,
-        0,
-        0,
-    ]
+    assert [bench.rebalances(reason) for reason in ("join", "topic_change", "leave", "timeout")] == [1, 1, 0, 0]
 
 
 def test_a_member_that_says_that_it_leaves(bench: Bench) -> None:
@@ -154,9 +149,7 @@ def test_a_member_without_heartbeats_is_dropped_and_disconnected(bench: Bench) -
     assert (bench.rebalances("timeout"), bench.rebalances("timeout", "h")) == (1, 1)
 
 
-def test_members_that_do_not_agree_are_logged_and_counted(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_members_that_do_not_agree_are_logged_and_counted(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.heard(FakeClient(), "a", consumer_data("g", T="x"))
     odd = FakeClient()
     assert bench.heard(odd, "b", consumer_data("g", T="y")) == []

@@ -91,9 +91,7 @@ async def meet(
 
 
 @pytest.mark.trio
-async def test_both_ends_prove_themselves(
-    admission: SlaveAdmission, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_both_ends_prove_themselves(admission: SlaveAdmission, autojump_clock: trio.testing.MockClock) -> None:
     number = admission.number_for("slave", HOST)
     ends = await meet(admission, number)
     assert (ends.slave, ends.master) == (None, None)

@@ -61,18 +61,14 @@ def test_a_changed_file_is_refused_or_the_same(place: int, char: str) -> None:
 def test_tenures_append_epochs(tmp_path: Path) -> None:
     file = opened(tmp_path / "epochFileCheckpoint")
     assert not file.exists
-    assert file.begin(500, 100) == Epoch(1, 100), (
-        "everything from the beginning of the log belongs to the first"
-    )
+    assert file.begin(500, 100) == Epoch(1, 100), "everything from the beginning of the log belongs to the first"
     assert file.begin(700, 100) == Epoch(2, 700)
     assert file.begin(650, 100, 9) == Epoch(9, 650)
     with pytest.raises(EpochBehind, match=r"gives epoch 9, but .* has epoch 9 already"):
         file.begin(800, 100, 9)
     assert opened(file.path).entries == (Epoch(1, 100), Epoch(2, 700), Epoch(9, 650))
     assert file.begin(900, 720) == Epoch(10, 900)
-    assert opened(file.path).entries == (Epoch(9, 650), Epoch(10, 900)), (
-        "expired epochs are forgotten, but for one"
-    )
+    assert opened(file.path).entries == (Epoch(9, 650), Epoch(10, 900)), "expired epochs are forgotten, but for one"
 
 
 def test_epochs_without_a_byte_are_kept_while_the_log_begins_with_them(tmp_path: Path) -> None:
@@ -101,9 +97,7 @@ def own(epochs: list[tuple[int, int]], end: int, low: int = 0, **changes: object
     return OwnLog(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def master(
-    epochs: list[tuple[int, int]], end: int, low: int = 0, *, confirmed: int | None = None
-) -> ReplicaState:
+def master(epochs: list[tuple[int, int]], end: int, low: int = 0, *, confirmed: int | None = None) -> ReplicaState:
     return ReplicaState("C", "a", True, epochs[-1][0], low, end, 4096, epochs, confirmed)
 
 
@@ -186,10 +180,7 @@ def test_a_master_without_any_record_of_this_log_is_not_believed_without_an_elec
         (own([(1, 4096)], 5000), "no epoch in common (this broker's: 1 from 4096; the master's: 1 from 0)"),
         (own([(1, 64)], 500), "different histories"),
         (own([], 950), "this log has no epochs and ends at 950, and the master's has offsets 0 to 900"),
-        (
-            own([(1, 0), (2, 700)], 950),
-            "its last epoch is 1, and this broker has copied or written epoch 2: another",
-        ),
+        (own([(1, 0), (2, 700)], 950), "its last epoch is 1, and this broker has copied or written epoch 2: another"),
     ],
 )
 def test_another_master_is_refused_by_name(mine: OwnLog, reason: str) -> None:
@@ -201,10 +192,7 @@ def test_another_master_is_refused_by_name(mine: OwnLog, reason: str) -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [
-        (
-            own([(1, 0), (5, 700)], 950, confirmed=900),
-            master([(1, 0), (5, 700), (6, 800)], 900, confirmed=900),
-        ),
+        (own([(1, 0), (5, 700)], 950, confirmed=900), master([(1, 0), (5, 700), (6, 800)], 900, confirmed=900)),
         (own([(1, 0)], 950, confirmed=9000), master([(1, 0)], 900, confirmed=900)),  # it has lost what it had
         (own([(1, 0)], 950, confirmed=950), master([(1, 0), (2, 0)], 900, confirmed=900)),
         # Nor is it moved aside.

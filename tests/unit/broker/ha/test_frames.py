@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.ha.frames import (
-    HEADER,
-    REPORT,
-    HAProtocolError,
-    Hello,
-    ReportReader,
-    TransferReader,
-    encode_hello,
-)
+from reput_broker.ha.frames import HEADER, REPORT, HAProtocolError, Hello, ReportReader, TransferReader, encode_hello
 
 FILE = 8192
 
@@ -47,9 +39,7 @@ def test_reports_in_any_pieces(member: int | None, offsets: list[int], places: l
     assert reader.hello == hello
 
 
-@pytest.mark.parametrize(
-    "data", [REPORT.pack(5) + REPORT.pack(-1), encode_hello(Hello(1, 1)) + REPORT.pack(-9)]
-)
+@pytest.mark.parametrize("data", [REPORT.pack(5) + REPORT.pack(-1), encode_hello(Hello(1, 1)) + REPORT.pack(-9)])
 def test_a_negative_report_is_refused(data: bytes) -> None:
     with pytest.raises(HAProtocolError, match="which is negative"):
         ReportReader().feed(data)
@@ -65,9 +55,7 @@ def frames_of(log: bytes, start: int, sizes: list[int]) -> bytes:
     return data
 
 
-@given(
-    st.integers(0, 3 * FILE), st.binary(max_size=3 * FILE), st.lists(st.integers(0, 3000), max_size=20), cuts
-)
+@given(st.integers(0, 3 * FILE), st.binary(max_size=3 * FILE), st.lists(st.integers(0, 3000), max_size=20), cuts)
 def test_frames_in_any_pieces(start: int, log: bytes, sizes: list[int], places: list[int]) -> None:
     data = frames_of(log, start, sizes)
     reader = TransferReader(FILE, start)
@@ -99,7 +87,5 @@ def test_a_frame_that_does_not_continue_the_log_is_refused(frame: bytes, message
 def test_an_empty_slave_begins_at_the_start_of_a_file() -> None:
     reader = TransferReader(FILE, None)
     assert [offset for offset, _ in reader.feed(HEADER.pack(2 * FILE, 3) + b"abc")] == [2 * FILE]
-    with pytest.raises(
-        HAProtocolError, match=r"at log offset 8193, where no file of 8192 bytes starts; set store\."
-    ):
+    with pytest.raises(HAProtocolError, match=r"at log offset 8193, where no file of 8192 bytes starts; set store\."):
         list(TransferReader(FILE, None).feed(HEADER.pack(FILE + 1, 0)))

@@ -64,9 +64,7 @@ def test_any_pieces_become_the_same_log(
 
 
 @pytest.mark.parametrize("byte", range(0, 130, 7))
-def test_a_record_with_a_changed_byte_is_refused_or_waits(
-    master: tuple[StoreOptions, bytes], byte: int
-) -> None:
+def test_a_record_with_a_changed_byte_is_refused_or_waits(master: tuple[StoreOptions, bytes], byte: int) -> None:
     """Sizes may announce more bytes than there are; nothing changed is ever handed over as it was."""
     options, log = master
     changed = bytearray(log[:2000])
@@ -89,10 +87,7 @@ def test_a_record_with_a_changed_byte_is_refused_or_waits(
         (bytes(100), "magic 0x00000000 is not that of a record"),
         (struct.pack(">iI", 100, 0xCBD43194), f"a blank record names 100 bytes, but {FILE} are left"),
         (struct.pack(">iI", -1, 0xCBD43194), "a blank record names -1 bytes"),
-        (
-            struct.pack(">iI", FILE - 7, 0xDAA320A7),
-            "a record of 4089 bytes does not fit into the 4096 bytes left",
-        ),
+        (struct.pack(">iI", FILE - 7, 0xDAA320A7), "a record of 4089 bytes does not fit into the 4096 bytes left"),
         (struct.pack(">iI", (1 << 31) - 1, 0xDAA320A7), "does not fit"),
         (struct.pack(">iI", -5, 0xDAA320A7), "TOTALSIZE -5 is too small"),
     ],

@@ -40,9 +40,7 @@ def master_store(root: Path) -> MessageStore:
 class Bench:
     """A service over a store, connections to it within the test, and the reports that reached it."""
 
-    def __init__(
-        self, store: MessageStore, nursery: trio.Nursery, flush: str = "async", **options: Any
-    ) -> None:
+    def __init__(self, store: MessageStore, nursery: trio.Nursery, flush: str = "async", **options: Any) -> None:
         self.store = store
         self._nursery = nursery
         self.config = HAConfig(**options)
@@ -166,10 +164,7 @@ def says(*parts: bytes) -> Lie:
         (says(REPORT.pack(8192), REPORT.pack(-1)), "which is negative"),
         (says(REPORT.pack(16807)), "ends at 16807, beyond the end of this one, 16806"),
         (says(REPORT.pack((1 << 63) - 1)), "beyond the end"),
-        (
-            says(encode_hello(Hello(1, EPOCH)) + REPORT.pack(8193)),
-            "at 8193, where no record of this log starts",
-        ),
+        (says(encode_hello(Hello(1, EPOCH)) + REPORT.pack(8193)), "at 8193, where no record of this log starts"),
         (says(encode_hello(Hello(1, EPOCH - 1)) + REPORT.pack(0)), "with epoch 6, and this is epoch 7"),
         (says(REPORT.pack(8192), REPORT.pack(16807)), "reports log offset 16807 after 8192"),
         (says(REPORT.pack(8192), REPORT.pack(8000)), "reports log offset 8000 after 8192"),
@@ -257,9 +252,7 @@ async def test_a_slave_of_rocketmq_that_connects_twice_is_one_copy(tmp_path: Pat
     store = master_store(tmp_path)
     async with running(store, in_sync_replicas=3) as bench:
         copies = bench.copies
-        progress = ReplicationProgress(
-            lambda: store.max_physical_offset, lambda: bench.service.slaves, bench.config
-        )
+        progress = ReplicationProgress(lambda: store.max_physical_offset, lambda: bench.service.slaves, bench.config)
         await bench.slave(16806, peer="10.0.0.2:4001")
         await bench.slave(8192, peer="10.0.0.2:4002")
         await trio.testing.wait_all_tasks_blocked()

@@ -47,9 +47,7 @@ async def test_a_master_sends_consumers_that_are_far_behind_to_a_slave(tmp_path:
         assert await suggested(MESSAGES, 19) == 0
         assert await suggested(MESSAGES + 1, 21) == 0
         group = SubscriptionGroupConfig("g", which_broker_when_consume_slowly=3, broker_id=2)
-        await client.call(
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group.to_json(), timeout_s=10.0
-        )
+        await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group.to_json(), timeout_s=10.0)
         assert await suggested(0, 0) == 3
         assert await suggested(MESSAGES - 1, 0) == 2
         config.ha.__dict__["slave_read_enabled"] = False

@@ -82,9 +82,7 @@ class FakeMaster:
             RequestCode.GET_ALL_CONSUMER_OFFSET: {**NOTHING, "offsetTable": {"T@g": {"0": 7, "1": 2}}},
             RequestCode.GET_ALL_TOPIC_CONFIG: {
                 **NOTHING,
-                "topicConfigTable": {
-                    "T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
-                },
+                "topicConfigTable": {"T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}},
             },
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
                 **NOTHING,
@@ -95,9 +93,7 @@ class FakeMaster:
         }
         self.address = MASTER.address
 
-    async def call(
-        self, code: int, ext: Mapping[str, Any], body: bytes = b"", *, timeout_s: float
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Any], body: bytes = b"", *, timeout_s: float) -> ClientAnswer:
         await trio.lowlevel.checkpoint()
         self.requests.append((code, ext, trio.current_time()))
         if not self.is_reachable:
@@ -127,9 +123,7 @@ class TellingMaster(FakeMaster):
         self.on_taken: Callable[[str], None] = lambda _: None
 
     @override
-    async def call(
-        self, code: int, ext: Mapping[str, Any], body: bytes = b"", *, timeout_s: float
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Any], body: bytes = b"", *, timeout_s: float) -> ClientAnswer:
         if code != RequestCode.AWAIT_TABLE_CHANGES:
             return await super().call(code, ext, body, timeout_s=timeout_s)
         asked = AwaitTableChangesHeader.from_ext(ext)
@@ -458,9 +452,7 @@ async def test_a_slave_of_a_real_master_gets_what_changes(tmp_path: Path) -> Non
 
 
 @pytest.mark.trio
-async def test_tables_larger_than_a_frame_arrive_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tables_larger_than_a_frame_arrive_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_state, "PART_BYTES", 1000)
     files = {"commit_log_file_size": "4MiB", "index_slots": 100, "index_entries": 400}
     config = BrokerConfig(data_dir=tmp_path / "1", port=0, ha_port=0, store=files)
@@ -476,11 +468,7 @@ async def test_tables_larger_than_a_frame_arrive_in_parts(
         assert len(part.body) == 1000
         assert len(whole.body) > 5000, "slaves of earlier versions get all at once"
         slave = BrokerConfig(
-            data_dir=tmp_path / "2",
-            port=0,
-            broker_id=1,
-            ha={"role": "SLAVE", "master": master.address},
-            store=files,
+            data_dir=tmp_path / "2", port=0, broker_id=1, ha={"role": "SLAVE", "master": master.address}, store=files
         )
         async with Broker(slave) as other:
             await until(lambda: all(storage_of(other).tables.topics.get(name) for name in names))
@@ -494,9 +482,7 @@ async def test_parts_of_a_table_are_of_one_version() -> None:
 
     def whole(request: Request) -> Response:
         del request
-        return Response(
-            0, {"tableVersion": version[0]}, version[0].encode() * (2 * replica_state.PART_BYTES + 5)
-        )
+        return Response(0, {"tableVersion": version[0]}, version[0].encode() * (2 * replica_state.PART_BYTES + 5))
 
     handle = replica_state.TableParts(lambda: now[0]).of(whole)
 
@@ -514,6 +500,4 @@ async def test_parts_of_a_table_are_of_one_version() -> None:
     version[0] = "2"
     assert await ask(2 * replica_state.PART_BYTES, "1") == (b"1", 5, size)
     now[0] += 31
-    assert await ask(2 * replica_state.PART_BYTES, "1") == (b"2", replica_state.PART_BYTES, size), (
-        "from its beginning"
-    )
+    assert await ask(2 * replica_state.PART_BYTES, "1") == (b"2", replica_state.PART_BYTES, size), "from its beginning"

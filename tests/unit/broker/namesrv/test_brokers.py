@@ -26,12 +26,7 @@ def config(path: Path, name: str, **options: Any) -> BrokerConfig:
         data_dir=path / name,
         port=0,
         broker_name=name,
-        store={
-            "flush": "async",
-            "commit_log_file_size": "1MiB",
-            "consume_queue_entries": 1000,
-            "index_slots": 1000,
-        },
+        store={"flush": "async", "commit_log_file_size": "1MiB", "consume_queue_entries": 1000, "index_slots": 1000},
         **options,
     )
 
@@ -47,13 +42,7 @@ async def test_two_brokers_share_a_topic_through_the_name_service_of_one(tmp_pat
     async with Broker(config(tmp_path, "one")) as one:
         async with Broker(config(tmp_path, "two", name_servers=[one.address, "127.0.0.1:1"])) as two:
             for broker in (one, two):
-                await ask(
-                    broker,
-                    RequestCode.UPDATE_AND_CREATE_TOPIC,
-                    topic="T",
-                    readQueueNums="2",
-                    writeQueueNums="2",
-                )
+                await ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums="2", writeQueueNums="2")
 
             async def addresses() -> dict[str, dict[str, str]]:
                 route = await ask(one, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
@@ -99,9 +88,7 @@ async def test_a_change_of_role_is_announced(tmp_path: Path) -> None:
 
 async def test_the_members_of_a_cluster_report_themselves(tmp_path: Path) -> None:
     async with Broker(config(tmp_path, "group", ha_port=0)) as master:
-        await ask(
-            master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums="1", writeQueueNums="1"
-        )
+        await ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums="1", writeQueueNums="1")
         slave_config = config(
             tmp_path / "slave", "group", name_servers=[master.address], broker_id=1, ha={"role": "SLAVE"}
         )

@@ -82,9 +82,7 @@ async def test_settings_outlive_it_and_a_directory_has_one_owner(tmp_path: Path)
 def test_the_file_has_every_option_with_its_default() -> None:
     given = check_options(load_config(CONF, {}, {}, DEFAULTS))
     rows = {row.key: row.value for row in describe(given) if is_option(row.key)}
-    built_in = {
-        row.key: row.value for row in describe(load_config(None, {}, {}, DEFAULTS)) if is_option(row.key)
-    }
+    built_in = {row.key: row.value for row in describe(load_config(None, {}, {}, DEFAULTS)) if is_option(row.key)}
     assert rows == built_in
     assert given.origins.keys() == rows.keys()
 

@@ -26,11 +26,7 @@ from reput_protocol.commands.topic import KVTable, TopicConfig
 from support.remote_peers import Network, Said, Server
 from support.waiting import until
 
-REGISTER, HEARTBEAT, LEAVE = (
-    RequestCode.REGISTER_BROKER,
-    RequestCode.BROKER_HEARTBEAT,
-    RequestCode.UNREGISTER_BROKER,
-)
+REGISTER, HEARTBEAT, LEAVE = (RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT, RequestCode.UNREGISTER_BROKER)
 ONE, TWO = "one:9876", "two:9876"
 
 
@@ -179,9 +175,7 @@ async def test_a_name_server_that_is_down_delays_nothing_and_is_logged_once(
 
 
 @pytest.mark.trio
-async def test_a_silent_name_server_delays_nothing(
-    tmp_path: Path, network: Network, autojump_clock: MockClock
-) -> None:
+async def test_a_silent_name_server_delays_nothing(tmp_path: Path, network: Network, autojump_clock: MockClock) -> None:
     async with scene(tmp_path, network) as broker:
         broker.one.said[REGISTER] = broker.one.said[LEAVE] = Said(code=None)
         broker.announce()
@@ -199,9 +193,7 @@ async def test_a_silent_name_server_delays_nothing(
 
 
 @pytest.mark.trio
-async def test_a_refusal_is_named_and_retried(
-    tmp_path: Path, network: Network, autojump_clock: MockClock
-) -> None:
+async def test_a_refusal_is_named_and_retried(tmp_path: Path, network: Network, autojump_clock: MockClock) -> None:
     async with scene(tmp_path, network) as broker:
         broker.one.said[REGISTER] = Said(code=ResponseCode.SYSTEM_ERROR)
         broker.announce()
@@ -241,12 +233,7 @@ async def test_a_stopping_broker_leaves_where_it_is_registered(
         await broker.registration.leave()
         assert broker.one.count(LEAVE) == 0
         (_, header, _) = broker.two.of(LEAVE)[0]
-        assert header.ext == {
-            "brokerName": "broker-a",
-            "brokerAddr": "me:10911",
-            "clusterName": "c",
-            "brokerId": "0",
-        }
+        assert header.ext == {"brokerName": "broker-a", "brokerAddr": "me:10911", "clusterName": "c", "brokerId": "0"}
         await trio.sleep(100)
         assert broker.two.count(REGISTER) == 1
         assert broker.registered == {ONE: False, TWO: False}
@@ -329,14 +316,8 @@ async def test_ordered_topics_are_those_of_the_name_server(
     ("options", "named"),
     [
         ({"name_servers": ["names.example:9876"]}, "name server names.example:9876 is elsewhere"),
-        (
-            {"name_servers": ["127.0.0.1:9876", "10.0.0.1:1"], "host": "::1"},
-            "name server 10.0.0.1:1 is elsewhere",
-        ),
-        (
-            {"name_servers": ["localhost:9876"], "host": "0.0.0.0", "allow_insecure": True},
-            "host 0.0.0.0 is no address",
-        ),
+        ({"name_servers": ["127.0.0.1:9876", "10.0.0.1:1"], "host": "::1"}, "name server 10.0.0.1:1 is elsewhere"),
+        ({"name_servers": ["localhost:9876"], "host": "0.0.0.0", "allow_insecure": True}, "host 0.0.0.0 is no address"),
         ({"name_servers": ["localhost:9876"]}, None),
         ({"name_servers": ["names.example:9876"], "advertise": "broker.example:10911"}, None),
         ({"name_servers": ["names.example:9876"], "host": "10.0.0.2", "allow_insecure": True}, None),

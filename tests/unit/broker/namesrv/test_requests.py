@@ -30,12 +30,7 @@ from support.member_fakes import FakeClient
 
 pytestmark = pytest.mark.trio
 
-BROKER: dict[str, Value] = {
-    "brokerName": "broker-a",
-    "brokerAddr": "a:10911",
-    "clusterName": "c",
-    "brokerId": 0,
-}
+BROKER: dict[str, Value] = {"brokerName": "broker-a", "brokerAddr": "a:10911", "clusterName": "c", "brokerId": 0}
 REGISTER: dict[str, Value] = {**BROKER, "haServerAddr": "a:10912"}
 VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 5}
 
@@ -90,19 +85,8 @@ async def test_a_registered_broker_is_shown_and_gone_with_its_connection(tmp_pat
         assert unknown.remark == "No topic route info in name server for the topic: T"
         broker = RemotingClient(names.address)
         await broker.call(RequestCode.REGISTER_BROKER, REGISTER, body("T"), timeout_s=10)
-        data = {
-            "brokerAddrs": {"0": "a:10911"},
-            "brokerName": "broker-a",
-            "cluster": "c",
-            "enableActingMaster": False,
-        }
-        queues = {
-            "brokerName": "broker-a",
-            "perm": 6,
-            "readQueueNums": 4,
-            "topicSysFlag": 0,
-            "writeQueueNums": 4,
-        }
+        data = {"brokerAddrs": {"0": "a:10911"}, "brokerName": "broker-a", "cluster": "c", "enableActingMaster": False}
+        queues = {"brokerName": "broker-a", "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 4}
         route = {"brokerDatas": [data], "filterServerTable": {}, "queueDatas": [queues]}
         cluster = {"brokerAddrTable": {"broker-a": data}, "clusterAddrTable": {"c": ["broker-a"]}}
         group = {"brokerAddrs": data["brokerAddrs"], "brokerName": "broker-a", "cluster": "c"}
@@ -174,10 +158,7 @@ async def test_what_a_broker_tells_and_hears(tmp_path: Path) -> None:
         assert "give one of them another id or name" in (taken.remark or "")
         assert await names.found(RequestCode.UNREGISTER_BROKER, BROKER) == {}
         assert (
-            await names.found(
-                RequestCode.UNREGISTER_BROKER, {**BROKER, "brokerAddr": "s:10911", "brokerId": 1}
-            )
-            == {}
+            await names.found(RequestCode.UNREGISTER_BROKER, {**BROKER, "brokerAddr": "s:10911", "brokerId": 1}) == {}
         )
         assert names.routes.registered == 0
 
@@ -211,19 +192,14 @@ async def test_key_value_settings_are_kept(tmp_path: Path) -> None:
     async with name_server(tmp_path) as names:
         item = {"namespace": "N", "key": "k"}
         missing = await names.ask(RequestCode.GET_KV_CONFIG, item)
-        assert (missing.code, missing.remark) == (
-            ResponseCode.QUERY_NOT_FOUND,
-            "No config item, Namespace: N Key: k",
-        )
+        assert (missing.code, missing.remark) == (ResponseCode.QUERY_NOT_FOUND, "No config item, Namespace: N Key: k")
         assert (await names.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"})).code == 22
         for key, value in (("k", "v"), ("gone", "x"), ("ü", "1 2")):
             await names.found(RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": key, "value": value})
         await names.found(RequestCode.DELETE_KV_CONFIG, {"namespace": "N", "key": "gone"})
         await names.found(RequestCode.DELETE_KV_CONFIG, {"namespace": "N", "key": "never"})
         assert await names.found(RequestCode.GET_KV_CONFIG, item) == {"value": "v"}
-    assert json.loads((tmp_path / "kvConfig.json").read_text()) == {
-        "configTable": {"N": {"k": "v", "ü": "1 2"}}
-    }
+    assert json.loads((tmp_path / "kvConfig.json").read_text()) == {"configTable": {"N": {"k": "v", "ü": "1 2"}}}
     async with name_server(tmp_path) as names:
         kept = await names.found(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"})
         assert kept == {"table": {"k": "v", "ü": "1 2"}}
@@ -238,11 +214,7 @@ async def test_key_value_settings_are_kept(tmp_path: Path) -> None:
         (RequestCode.REGISTER_BROKER, {**REGISTER, "brokerAddr": "0.0.0.0:10911"}, b""),
         (RequestCode.REGISTER_BROKER, REGISTER, b"{"),
         (RequestCode.REGISTER_BROKER, REGISTER, b"garbage"),
-        (
-            RequestCode.REGISTER_BROKER,
-            REGISTER,
-            b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":[]}}}',
-        ),
+        (RequestCode.REGISTER_BROKER, REGISTER, b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":[]}}}'),
         (RequestCode.QUERY_DATA_VERSION, BROKER, b"[]"),
         (RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "T"}, b"x"),
         (RequestCode.BROKER_HEARTBEAT, {}, b""),

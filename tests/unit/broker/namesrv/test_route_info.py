@@ -200,9 +200,7 @@ def test_a_topic_that_is_missing_is_forgotten_only_if_the_registration_says_that
     names.register("a:1", topics=("T", "U"))
     names.register("b:1", "broker-b", topics=("T", "U"))
     names.register("a:1", topics=("T",), counter=2)
-    assert names.addresses("U") == {"broker-a": {0: "a:1"}, "broker-b": {0: "b:1"}}, (
-        "RocketMQ may send one topic"
-    )
+    assert names.addresses("U") == {"broker-a": {0: "a:1"}, "broker-b": {0: "b:1"}}, "RocketMQ may send one topic"
     names.register("a:1", topics=("T",), counter=3, is_complete=True)
     assert names.addresses("U") == {"broker-b": {0: "b:1"}}
 
@@ -294,9 +292,7 @@ def test_slaves_of_the_own_broker_are_listed_with_it(tmp_path: Path) -> None:
     assert names.addresses() == {"broker-a": {0: OWN, 1: "s:1"}}
 
 
-def test_the_own_broker_may_register_with_itself_and_another_of_its_name_and_id_may_not(
-    tmp_path: Path,
-) -> None:
+def test_the_own_broker_may_register_with_itself_and_another_of_its_name_and_id_may_not(tmp_path: Path) -> None:
     own = own_broker(tmp_path)
     own.topics.put(TopicConfig("T", 2, 2))
     names = Names(own)

@@ -46,10 +46,7 @@ def test_made_up_request_codes_do_not_make_series() -> None:
     counters.requests[0, RequestCode.PULL_MESSAGE].begin()
     counters.requests[0, PULL_WAIT_CODE].begin()
     assert set(counters.requests) == {(0, UNKNOWN_CODE), (0, 11), (0, PULL_WAIT_CODE)}
-    assert {code: times.count for code, times in counters.requests[0, UNKNOWN_CODE].answers.items()} == {
-        0: 0,
-        3: 100,
-    }
+    assert {code: times.count for code, times in counters.requests[0, UNKNOWN_CODE].answers.items()} == {0: 0, 3: 100}
     assert counters.requests[0, UNKNOWN_CODE].inflight == 0
 
 

@@ -69,18 +69,11 @@ def test_the_report_names_each_check() -> None:
 def test_health_says_which_directories_of_the_log_fail() -> None:
     health = Health()
     store = StoreHealth(health)
-    store.note(
-        "commit_log_dir_failed", {"path": "/b", "reason": "/b/1 cannot be created: Read-only file system"}
-    )
-    store.note(
-        "commit_log_dir_failed", {"path": "/c", "reason": "/c/2 cannot be created: Input/output error"}
-    )
+    store.note("commit_log_dir_failed", {"path": "/b", "reason": "/b/1 cannot be created: Read-only file system"})
+    store.note("commit_log_dir_failed", {"path": "/c", "reason": "/c/2 cannot be created: Input/output error"})
     check = health.checks["commit_log_dirs"]
     assert not check.ok
-    assert (
-        check.detail
-        == "/b/1 cannot be created: Read-only file system; /c/2 cannot be created: Input/output error"
-    )
+    assert check.detail == "/b/1 cannot be created: Read-only file system; /c/2 cannot be created: Input/output error"
     assert not check.gates, "other directories take the files, and pulls go on in any case"
     store.note("commit_log_dir_works_again", {"path": "/b"})
     assert health.checks["commit_log_dirs"].detail == "/c/2 cannot be created: Input/output error"
@@ -93,9 +86,7 @@ async def test_a_file_that_is_lacking_shows_in_health_until_it_is_made(tmp_path:
     config = BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1MiB", "index": False})
     async with Broker(config) as broker:
         say = broker.store.options.on_event
-        await trio.to_thread.run_sync(
-            say, "log_file_not_made", {"path": "/a/1", "reason": "too many open files"}
-        )
+        await trio.to_thread.run_sync(say, "log_file_not_made", {"path": "/a/1", "reason": "too many open files"})
         await trio.testing.wait_all_tasks_blocked()
         assert broker.health.checks["log_files"].detail == "too many open files"
         assert broker.health.state is BrokerState.RUNNING

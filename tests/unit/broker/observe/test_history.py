@@ -41,10 +41,7 @@ def sources() -> MetricsSources:
     """Sources whose clock is trio's."""
     began_at = trio.current_time()
     return MetricsSources(
-        BrokerConfig(),
-        Counters(),
-        Health(),
-        clock_ms=lambda: BEGIN_MS + round(1000 * (trio.current_time() - began_at)),
+        BrokerConfig(), Counters(), Health(), clock_ms=lambda: BEGIN_MS + round(1000 * (trio.current_time() - began_at))
     )
 
 
@@ -89,17 +86,12 @@ async def test_samples_wait_for_the_file_and_are_in_it_after_a_restart(
         found = await read(history, begin_s)
         assert len(known(found, "messages_in_per_s")) == 10
         assert sum(known(found, "puts_le_0.005")) == 100
-        assert [(event.what, event.epoch) for event in found.events] == [
-            (What.STARTED, 0),
-            (What.BECAME_MASTER, 7),
-        ]
+        assert [(event.what, event.epoch) for event in found.events] == [(What.STARTED, 0), (What.BECAME_MASTER, 7)]
         assert await history.read(begin_s, begin_s + 3, 720, lambda stretch: len(stretch.rows)) == 3
 
 
 @pytest.mark.trio
-async def test_the_lag_of_groups_is_that_of_a_master(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_lag_of_groups_is_that_of_a_master(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     of = sources()
 
     of.groups = SimpleNamespace(  # type: ignore[assignment]

@@ -33,9 +33,7 @@ from reput_broker.observe.history.file import (
 )
 
 NOW_S = 1_800_000_000
-IN, LAG = (
-    next(i for i, column in enumerate(COLUMNS) if column.name == n) for n in ("messages_in_per_s", "lag")
-)
+IN, LAG = (next(i for i, column in enumerate(COLUMNS) if column.name == n) for n in ("messages_in_per_s", "lag"))
 
 
 @contextmanager
@@ -57,9 +55,7 @@ def row(value: float, **others: float) -> list[float]:
 
 
 def of(stretch: Stretch, column: int = IN) -> list[float | None]:
-    return [
-        None if values is None or math.isnan(values[column]) else values[column] for values in stretch.rows
-    ]
+    return [None if values is None or math.isnan(values[column]) else values[column] for values in stretch.rows]
 
 
 def fill(file: HistoryFile, begin_s: int, count: int) -> None:
@@ -223,10 +219,7 @@ def test_a_kill_at_any_byte_leaves_a_file_that_lacks_a_part_and_has_no_wrong_one
     with opened(path) as file:
         now_s = begin_s + seconds
         seconds_shown = of(file.read(now_s - 500, now_s, 600, now_s))
-        assert all(
-            value is None or value == now_s - 500 - NOW_S + number
-            for number, value in enumerate(seconds_shown)
-        )
+        assert all(value is None or value == now_s - 500 - NOW_S + number for number, value in enumerate(seconds_shown))
         missing = [number for number, value in enumerate(seconds_shown) if value is None]
         assert missing == [*range(500 - len(missing), 500)]
         minutes = of(file.read(now_s - 80_000, now_s, 2016, now_s))
@@ -241,11 +234,7 @@ def test_a_kill_at_any_byte_leaves_a_file_that_lacks_a_part_and_has_no_wrong_one
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    damage=st.lists(
-        st.tuples(st.integers(0, FILE_BYTES - 1), st.binary(min_size=1, max_size=3000)), max_size=6
-    )
-)
+@given(damage=st.lists(st.tuples(st.integers(0, FILE_BYTES - 1), st.binary(min_size=1, max_size=3000)), max_size=6))
 def test_damage_anywhere_is_a_gap_or_a_file_that_is_refused_whole(
     tmp_path: Path, written: bytes, damage: list[tuple[int, bytes]]
 ) -> None:
@@ -268,10 +257,7 @@ def test_damage_anywhere_is_a_gap_or_a_file_that_is_refused_whole(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    content=st.binary(max_size=5000),
-    sparse_to=st.sampled_from([0, FILE_BYTES - 1, FILE_BYTES, FILE_BYTES + 1]),
-)
+@given(content=st.binary(max_size=5000), sparse_to=st.sampled_from([0, FILE_BYTES - 1, FILE_BYTES, FILE_BYTES + 1]))
 def test_a_foreign_file_is_refused_and_not_changed(tmp_path: Path, content: bytes, sparse_to: int) -> None:
     path = tmp_path / NAME
     path.write_bytes(content)

@@ -124,9 +124,7 @@ def test_counters_are_shown(sources: MetricsSources) -> None:
     assert value(page, "reput_produce_duration_seconds_bucket", ack="flushed", le="0.001") == 0
     assert value(page, "reput_produce_duration_seconds_bucket", ack="flushed", le="0.0025") == 1
     assert value(page, "reput_produce_duration_seconds_bucket", ack="flushed", le="+Inf") == 1
-    assert (
-        value(page, "reput_requests_total", protocol="msgpack", op="put_message", code="topic_not_exist") == 1
-    )
+    assert value(page, "reput_requests_total", protocol="msgpack", op="put_message", code="topic_not_exist") == 1
     assert value(page, "reput_requests_inflight", protocol="msgpack", op="put_message") == 1
     assert value(page, "reput_ready") == 1
     assert value(page, "reput_state", state="running") == 1
@@ -212,11 +210,7 @@ def test_a_thousand_topics_and_groups_keep_to_the_limit(sources: MetricsSources)
         sources.offsets.commit(f"g{number}", f"t{number}", 0, 1)
 
     def series() -> tuple[Counter[str], int]:
-        lines = [
-            line
-            for line in rendered(sources).splitlines()
-            if not line.startswith(("#", "process_", "python_"))
-        ]
+        lines = [line for line in rendered(sources).splitlines() if not line.startswith(("#", "process_", "python_"))]
         (dropped,) = (line for line in lines if line.startswith("reput_metrics_dropped_series "))
         return Counter(re.split("[ {]", line)[0] for line in lines), int(dropped.split()[1])
 

@@ -95,13 +95,7 @@ def test_messages_by_type(sources: MetricsSources) -> None:
     labels = {**BROKER, "topic": "orders", "message_type": "delay", "is_system": "false"}
     assert value(page, "rocketmq_message_size_bucket", **labels, le="524288.0") == 0
     assert value(page, "rocketmq_message_size_bucket", **labels, le="1.048576e+06") == 1
-    out = {
-        **BROKER,
-        "topic": "orders",
-        "consumer_group": "billing",
-        "is_retry": "false",
-        "is_system": "false",
-    }
+    out = {**BROKER, "topic": "orders", "consumer_group": "billing", "is_retry": "false", "is_system": "false"}
     assert value(page, "rocketmq_messages_out_total", **out) == 3
     assert value(page, "rocketmq_throughput_out_total", **out) == 6000
 
@@ -109,13 +103,7 @@ def test_messages_by_type(sources: MetricsSources) -> None:
 def test_groups(sources: MetricsSources) -> None:
     busy(sources)
     page = page_of(sources)
-    labels = {
-        **BROKER,
-        "consumer_group": "billing",
-        "topic": "orders",
-        "is_retry": "false",
-        "is_system": "false",
-    }
+    labels = {**BROKER, "consumer_group": "billing", "topic": "orders", "is_retry": "false", "is_system": "false"}
     assert value(page, "rocketmq_consumer_lag_messages", **labels) == 30
     assert value(page, "rocketmq_consumer_lag_latency_milliseconds", **labels) == 12_500
     assert value(page, "rocketmq_consumer_inflight_messages", **labels) == 15
@@ -133,9 +121,7 @@ def test_groups(sources: MetricsSources) -> None:
 
 def test_requests(sources: MetricsSources) -> None:
     busy(sources)
-    pull, waiting = (
-        sources.counters.requests[0, code] for code in (RequestCode.PULL_MESSAGE, PULL_WAIT_CODE)
-    )
+    pull, waiting = (sources.counters.requests[0, code] for code in (RequestCode.PULL_MESSAGE, PULL_WAIT_CODE))
     for traffic in (pull, waiting, pull):  # one is held
         traffic.begin()
     page = page_of(sources)

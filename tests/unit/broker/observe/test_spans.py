@@ -82,13 +82,7 @@ def test_a_put_is_a_child_of_its_producers_span_and_a_delivery_links_to_it(
     }
     (stored,) = put.events
     assert stored.name == "stored"
-    times = [
-        before_ns,
-        put.start_time_unix_nano,
-        stored.time_unix_nano,
-        put.end_time_unix_nano,
-        time.time_ns(),
-    ]
+    times = [before_ns, put.start_time_unix_nano, stored.time_unix_nano, put.end_time_unix_nano, time.time_ns()]
     assert times == sorted(times)
     assert delivery.name == "deliver orders"
     assert [(link.trace_id.hex(), link.span_id.hex()) for link in delivery.links] == [(TRACE, PARENT)]
@@ -143,13 +137,8 @@ def test_puts_of_rocketmqs_clients_have_spans(broker: BackgroundBroker, receiver
     assert [attributes(span)["messaging.batch.message_count"] for span in spans] == [1, 1, 2]
 
 
-def test_a_delayed_message_is_stored_and_delivered_with_spans(
-    broker: BackgroundBroker, receiver: Receiver
-) -> None:
-    with (
-        Producer(broker.address) as producer,
-        Consumer(broker.address, group="billing", topic="orders") as consumer,
-    ):
+def test_a_delayed_message_is_stored_and_delivered_with_spans(broker: BackgroundBroker, receiver: Receiver) -> None:
+    with Producer(broker.address) as producer, Consumer(broker.address, group="billing", topic="orders") as consumer:
         producer.send(Message("orders", b"later", properties=traceparent(), delay_s=0.2))
         assert consumer.receive(20.0) is not None
     (put,) = receiver.wait(1, "store")
@@ -158,9 +147,7 @@ def test_a_delayed_message_is_stored_and_delivered_with_spans(
     assert [link.trace_id.hex() for link in delivery.links] == [TRACE]
 
 
-def test_a_share_of_requests_without_a_context_begins_a_trace(
-    new_reput_broker: NewBroker, receiver: Receiver
-) -> None:
+def test_a_share_of_requests_without_a_context_begins_a_trace(new_reput_broker: NewBroker, receiver: Receiver) -> None:
     broker = new_reput_broker(tracing={"endpoint": receiver.url, "sample_ratio": 1.0})
     with Producer(broker.address) as producer, PullConsumer(broker.address, group="g") as consumer:
         producer.send(Message("orders", b"not sampled", properties=traceparent(flags="00")), queue_id=0)
@@ -189,8 +176,7 @@ def test_concurrent_sends_keep_their_parents(broker: BackgroundBroker, receiver:
     traces = [f"{number:032x}" for number in range(1, 41)]
     with Producer(broker.address, linger_s=0.005) as producer, ThreadPoolExecutor(8) as threads:
         for sent in [
-            threads.submit(producer.send, Message("orders", b"", properties=traceparent(trace)))
-            for trace in traces
+            threads.submit(producer.send, Message("orders", b"", properties=traceparent(trace))) for trace in traces
         ]:
             sent.result(30.0)
     assert {span.trace_id.hex() for span in receiver.wait(40)} == set(traces)

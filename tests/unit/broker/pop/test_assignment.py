@@ -57,9 +57,7 @@ async def assignment(client: BenchClient, client_id: str, strategy: str = "AVG")
     return json.loads(answer.body).get("messageQueueAssignments")
 
 
-async def set_mode(
-    client: BenchClient, topic: str = "orders", group: str = "billing", mode: str = "POP"
-) -> int:
+async def set_mode(client: BenchClient, topic: str = "orders", group: str = "billing", mode: str = "POP") -> int:
     body = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0}
     answer = await client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(body).encode())
     assert answer is not None

@@ -347,9 +347,7 @@ async def test_a_redelivery_wakes_a_held_pop(tmp_path: Path) -> None:
         assert trio.current_time() - began < 2.2
 
 
-@pytest.mark.parametrize(
-    "filters", [{"exp": "paid", "expType": "TAG"}, {"exp": "amount > 5", "expType": "SQL92"}]
-)
+@pytest.mark.parametrize("filters", [{"exp": "paid", "expType": "TAG"}, {"exp": "amount > 5", "expType": "SQL92"}])
 async def test_only_what_fits_the_filter_is_popped_and_the_rest_is_passed(
     tmp_path: Path, filters: dict[str, str]
 ) -> None:
@@ -682,9 +680,7 @@ async def test_ordered_messages_block_their_queue_until_they_are_acknowledged(tm
         first, second = await consumer.pop(order="true", maxMsgNums=2, attemptId="a")
         assert first.handle.is_ordered
         assert await consumer.pop(order="true") == []
-        assert bodies(await consumer.pop(order="true", maxMsgNums=2, attemptId="a")) == [b"0", b"1"], (
-            "a repetition"
-        )
+        assert bodies(await consumer.pop(order="true", maxMsgNums=2, attemptId="a")) == [b"0", b"1"], "a repetition"
         assert (await consumer.ack(first)).code == 0
         assert committed(bench, GROUP, TOPIC) == 1
         assert await consumer.pop(order="true") == []
@@ -878,9 +874,7 @@ async def test_acknowledgements_of_what_cannot_be_are_refused(
         assert answer.code == code, answer.remark
 
 
-@pytest.mark.parametrize(
-    "change", [{"maxMsgNums": 33}, {"maxMsgNums": 0}, {"invisibleTime": 0}, {"queueId": 4}]
-)
+@pytest.mark.parametrize("change", [{"maxMsgNums": 33}, {"maxMsgNums": 0}, {"invisibleTime": 0}, {"queueId": 4}])
 async def test_pops_of_what_cannot_be_are_refused(tmp_path: Path, change: dict[str, int]) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"m")
@@ -930,9 +924,7 @@ async def test_a_stop_that_dispatches_the_last_check_point_is_in_order(tmp_path:
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-async def test_with_a_pool_of_buffers_an_acknowledged_message_does_not_come_back(
-    tmp_path: Path, flush: str
-) -> None:
+async def test_with_a_pool_of_buffers_an_acknowledged_message_does_not_come_back(tmp_path: Path, flush: str) -> None:
     """What the timer delivers is only in a buffer for a while, and cannot be read before it is committed."""
     async with broker_bench(tmp_path / "s", store={"flush": flush, "transient_store_pool": True}) as bench:
         await send(bench, *(b"%d" % number for number in range(8)))
@@ -945,9 +937,7 @@ async def test_with_a_pool_of_buffers_an_acknowledged_message_does_not_come_back
         assert bodies(await consumer.pop(invisibleTime=2000)) == [b"0"]
 
 
-async def test_with_a_pool_of_buffers_a_kill_loses_no_redelivery_and_no_delayed_message(
-    tmp_path: Path,
-) -> None:
+async def test_with_a_pool_of_buffers_a_kill_loses_no_redelivery_and_no_delayed_message(tmp_path: Path) -> None:
     """What is delivered is only in a buffer; the progress must not be saved before it is in its file."""
     pool = {
         "transient_store_pool": True,

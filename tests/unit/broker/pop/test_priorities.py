@@ -83,9 +83,7 @@ async def test_a_message_that_a_consumer_sends_to_its_retry_topic_keeps_its_prio
         bench.tables.groups.put(SubscriptionGroupConfig(GROUP, retry_queue_nums=QUEUES))
         client = await make_topic(bench)
         for delay in ({}, {"DELAY": "1"}):
-            answer = await client.send(
-                retry, b"x", {PRIORITY: "3", "RETRY_TOPIC": TOPIC, **delay}, queue_id=0
-            )
+            answer = await client.send(retry, b"x", {PRIORITY: "3", "RETRY_TOPIC": TOPIC, **delay}, queue_id=0)
             assert answer.code == 0, answer.remark
         await bench.pass_time(3)
         await bench.settled()
@@ -148,9 +146,7 @@ async def test_a_retry_topic_from_before_the_type_gets_the_queues_of_the_topic(t
         assert [(record.body, record.reconsume_times) for record in again] == [(b"x", 2), (b"lower", 0)]
 
 
-async def test_a_redelivered_message_keeps_its_priority_when_the_topic_has_got_more_queues(
-    tmp_path: Path,
-) -> None:
+async def test_a_redelivered_message_keeps_its_priority_when_the_topic_has_got_more_queues(tmp_path: Path) -> None:
     """Its own queue was the last one, for a priority of 7 as for one of 3."""
     async with broker_bench(tmp_path / "s") as bench:
         client = await make_topic(bench)
@@ -193,11 +189,7 @@ async def test_ordered_pops_and_those_of_one_queue_have_no_priorities(tmp_path: 
 async def test_attributes_that_are_not_served_are_refused(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
-        for value, code in (
-            ("50", 0),
-            ("101", ResponseCode.INVALID_PARAMETER),
-            ("x", ResponseCode.INVALID_PARAMETER),
-        ):
+        for value, code in (("50", 0), ("101", ResponseCode.INVALID_PARAMETER), ("x", ResponseCode.INVALID_PARAMETER)):
             config = SubscriptionGroupConfig(GROUP, attributes={"+priority.factor": value})
             answer = await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config.to_json())
             assert answer is not None

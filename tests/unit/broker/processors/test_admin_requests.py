@@ -82,12 +82,7 @@ async def test_several_topics_are_created_or_none(tmp_path: Path) -> None:
             client,
             create,
             topic_list(
-                {
-                    "topicName": "a",
-                    "readQueueNums": 2,
-                    "writeQueueNums": 3,
-                    "attributes": {"+message.type": "FIFO"},
-                },
+                {"topicName": "a", "readQueueNums": 2, "writeQueueNums": 3, "attributes": {"+message.type": "FIFO"}},
                 {"topicName": "b", "perm": 4},
             ),
         )
@@ -101,9 +96,7 @@ async def test_what_a_topic_or_group_may_make_tables_grow_by_is_limited(tmp_path
     async with broker_bench(tmp_path) as bench:
         client = bench.client(HeaderType.JSON)
         create = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
-        _, remark = await refusal_of(
-            client, create, topic_list({"topicName": "a", "topicFilterType": "x" * 5000})
-        )
+        _, remark = await refusal_of(client, create, topic_list({"topicName": "a", "topicFilterType": "x" * 5000}))
         assert "it is one of SINGLE_TAG, MULTI_TAG" in remark
         group = {"groupName": "g", "groupRetryPolicy": {"type": "x" * 5000}}
         _, remark = await refusal_of(
@@ -137,9 +130,7 @@ async def attributes_of(client: BenchClient, topic: str) -> dict[str, str]:
         ("+cleanup.policy=COMPACTION", "it is chosen at creation"),
     ],
 )
-async def test_an_attribute_that_would_do_nothing_is_refused(
-    tmp_path: Path, attributes: str, reason: str
-) -> None:
+async def test_an_attribute_that_would_do_nothing_is_refused(tmp_path: Path, attributes: str, reason: str) -> None:
     async with broker_bench(tmp_path) as bench:
         client = bench.client(HeaderType.JSON)
         create = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -172,9 +163,7 @@ async def test_attributes_of_a_topic_are_set_removed_and_kept(tmp_path: Path) ->
         assert await attributes_of(client, "t") == {"queue.type": "SimpleCQ"}
 
 
-async def test_attributes_of_groups_are_not_served_and_kept_if_rocketmq_had_written_them(
-    tmp_path: Path,
-) -> None:
+async def test_attributes_of_groups_are_not_served_and_kept_if_rocketmq_had_written_them(tmp_path: Path) -> None:
     async with broker_bench(tmp_path) as bench:
         client = bench.client(HeaderType.JSON)
         groups = bench.tables.groups
@@ -328,11 +317,7 @@ async def test_a_tool_finds_each_runtime_figure_of_rocketmq(tmp_path: Path) -> N
         for name, value in figures.items()
         if name.endswith(("Capacity", "Max", "Numbs")) and name != "commitLogDirCapacity"
     }
-    assert numbers.keys() >= {
-        "putMessageEntireTimeMax",
-        "getMessageEntireTimeMax",
-        "remainTransientStoreBufferNumbs",
-    }
+    assert numbers.keys() >= {"putMessageEntireTimeMax", "getMessageEntireTimeMax", "remainTransientStoreBufferNumbs"}
     assert int(figures["dispatchMaxBuffer"]) > 100
     assert numbers["pullThreadPoolQueueCapacity"] == (384 << 20) // 2048
 
@@ -426,9 +411,7 @@ async def test_totals_of_days_change_at_midnight() -> None:
         clock.store.put_messages = messages
         await clock.rounds(8640)
         figures = clock.statistics.figures()
-        found.append(
-            [figures[f"msgPutTotal{day}"] for day in ("YesterdayMorning", "TodayMorning", "TodayNow")]
-        )
+        found.append([figures[f"msgPutTotal{day}"] for day in ("YesterdayMorning", "TodayMorning", "TodayNow")])
     assert found == [[0, 5, 5], [5, 30, 30], [30, 100, 100]]
 
 

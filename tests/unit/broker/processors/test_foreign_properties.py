@@ -65,9 +65,7 @@ def origin(letter: Record) -> str | None:
 
 
 @pytest.mark.parametrize("rule", DROPPED, ids=lambda rule: rule.name)
-async def test_what_only_the_broker_sets_is_not_taken_from_a_client(
-    tmp_path: Path, rule: PropertyRule
-) -> None:
+async def test_what_only_the_broker_sets_is_not_taken_from_a_client(tmp_path: Path, rule: PropertyRule) -> None:
     name = f"{rule.name}X" if rule.is_prefix else rule.name
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
@@ -242,9 +240,7 @@ async def test_an_origin_that_a_client_claims_is_no_target_of_replays(tmp_path: 
         (record,) = await bench.read(RETRY)
         assert record.property_map()["RETRY_TOPIC"] == PAYMENTS, "which its consumers see"
         assert (await client.send_back(record, "eveg", -1)).code == 0
-        assert (
-            await client.send(RETRY, b"pay eve", claim, reconsume_times=9, max_reconsume_times=1)
-        ).code == 0
+        assert (await client.send(RETRY, b"pay eve", claim, reconsume_times=9, max_reconsume_times=1)).code == 0
         letters = await bench.read(DLQ)
         assert [letter.body for letter in letters] == [b"pay eve"] * 2
         assert [origin(letter) for letter in letters] == [None, None]
@@ -267,9 +263,7 @@ async def test_a_consumer_that_sends_to_its_retry_topic_itself_can_prove_the_ori
             ({"own": "2"}, b"pay bob", None),
             ({"KEYS": "other"}, b"pay bob", None),
         ):
-            answer = await client.send(
-                RETRY, body, {**properties, **changes}, reconsume_times=9, max_reconsume_times=1
-            )
+            answer = await client.send(RETRY, body, {**properties, **changes}, reconsume_times=9, max_reconsume_times=1)
             assert answer.code == 0, answer.remark
             assert origin((await bench.read(DLQ))[-1]) == expected
 
@@ -340,9 +334,7 @@ async def test_bytes_of_a_body_cannot_be_sent_back_as_a_record(tmp_path: Path) -
     async with broker_bench(tmp_path / "s") as bench:
         original = await sent(bench, PAYMENTS, b"pay bob")
         await bench.create_topic(OWN)
-        inner = Record(
-            PAYMENTS, b"pay eve", queue_id=0, queue_offset=original.queue_offset, properties=b"a\x01b\x02"
-        )
+        inner = Record(PAYMENTS, b"pay eve", queue_id=0, queue_offset=original.queue_offset, properties=b"a\x01b\x02")
         at = bench.broker.store.max_physical_offset + 88
         inner.physical_offset = at
         client = bench.client()
@@ -362,11 +354,7 @@ async def test_a_forged_id_does_not_swallow_what_a_group_sends_back(tmp_path: Pa
     async with broker_bench(tmp_path / "s") as bench:
         record = await sent(bench, PAYMENTS, b"pay bob")
         eve, consumer = bench.client(), bench.client()
-        forged = {
-            "SEND_BACK_ID": str(record.physical_offset),
-            "UNIQ_KEY": record.unique_key or "",
-            "DELAY": "3",
-        }
+        forged = {"SEND_BACK_ID": str(record.physical_offset), "UNIQ_KEY": record.unique_key or "", "DELAY": "3"}
         answer = await eve.send("%RETRY%billing", b"x", forged, reconsume_times=1)
         assert answer.code == 0
         assert (await consumer.send_back(record, "billing", 3)).code == 0

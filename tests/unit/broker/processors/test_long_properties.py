@@ -13,11 +13,7 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.kernel import put_blocks
-from reput_protocol.properties import (
-    PROPERTIES_BYTES_MAX,
-    SENT_PROPERTIES_BYTES_MAX,
-    encode_properties,
-)
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, SENT_PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.record.put_block import BatchItem, encode_batch, topic_of_records
 from reput_protocol.record.record import Record
 from reput_protocol.wire.header import HeaderType
@@ -218,9 +214,7 @@ async def test_a_long_message_in_a_retry_topic_is_popped(tmp_path: Path, size: i
 @LONG
 @CRC
 @pytest.mark.parametrize("level", [0, -1])
-async def test_a_long_message_can_be_sent_back(
-    tmp_path: Path, size: int, record_crc: bool, level: int
-) -> None:
+async def test_a_long_message_can_be_sent_back(tmp_path: Path, size: int, record_crc: bool, level: int) -> None:
     async with broker_bench(tmp_path / "s", store={"record_crc": record_crc}) as bench:
         record = await stored(bench, size)
         client = bench.client(HeaderType.MSGPACK)

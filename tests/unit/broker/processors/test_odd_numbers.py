@@ -50,9 +50,7 @@ async def answer_of(client: BenchClient, code: int, ext: dict[str, Value]) -> Re
 @pytest.mark.usefixtures("by_the_clock")
 @pytest.mark.parametrize("kind", list(ODD), ids=lambda kind: kind.name.lower())
 async def test_a_number_that_cannot_be_is_refused_as_such(
-    tmp_path: Path,
-    kind: HeaderType,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, kind: HeaderType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plausible, numbers = fields()
     assert "sysFlag" in numbers

@@ -33,9 +33,7 @@ def test_the_state_of_a_broker_has_typed_values(admin: Admin) -> None:
     assert status["checks"]["recovered"]["ok"] is True
 
 
-def test_clients_are_listed_with_role_groups_and_idle_time(
-    reput_broker: BackgroundBroker, admin: Admin
-) -> None:
+def test_clients_are_listed_with_role_groups_and_idle_time(reput_broker: BackgroundBroker, admin: Admin) -> None:
     with Producer(reput_broker.address) as producer:
         producer.send(Message("t", b"x"))
         with Consumer(reput_broker.address, group="readers", topic="t", start="earliest") as consumer:
@@ -69,10 +67,7 @@ def test_live_options_are_set_and_others_are_refused_with_the_reason(admin: Admi
         ("topics.auto_create", "true", "false")
     ]
     options = {option.key: option for option in admin.broker_config()}
-    assert (options["topics.auto_create"].value, options["topics.auto_create"].source) == (
-        False,
-        "config set",
-    )
+    assert (options["topics.auto_create"].value, options["topics.auto_create"].source) == (False, "config set")
     for key, value, says in (
         ("data_dir", "/elsewhere", "needs a restart"),
         ("topics.auto_creat", "true", 'did you mean "topics.auto_create"'),
@@ -117,12 +112,7 @@ def test_values_that_were_set_last_until_the_next_reload(tmp_path: Path) -> None
 
 def test_every_option_survives_a_change_of_another() -> None:
     config = BrokerConfig(
-        data_dir="a b",
-        port=0,
-        http_port="off",
-        name_servers=["n:1"],
-        store={"flush": "async"},
-        advertise="h:5",
+        data_dir="a b", port=0, http_port="off", name_servers=["n:1"], store={"flush": "async"}, advertise="h:5"
     )
     changed = with_values(config, {"topics.default_queues": "9"})
     assert changed.topics.default_queues == 9
@@ -130,10 +120,7 @@ def test_every_option_survives_a_change_of_another() -> None:
 
 
 def test_read_only_by_an_operator_refuses_messages_only(reput_broker: BackgroundBroker, admin: Admin) -> None:
-    with (
-        Producer(reput_broker.address) as producer,
-        PullConsumer(reput_broker.address, group="g") as consumer,
-    ):
+    with Producer(reput_broker.address) as producer, PullConsumer(reput_broker.address, group="g") as consumer:
         producer.send(Message("t", b"before"), queue_id=0)
         assert admin.set_intake("readonly") == "open"
         assert admin.set_intake("readonly") == "readonly"
@@ -151,9 +138,7 @@ def test_read_only_by_an_operator_refuses_messages_only(reput_broker: Background
 def test_a_drained_broker_is_not_ready_and_has_everything_on_disk(
     new_reput_broker: Callable[..., BackgroundBroker],
 ) -> None:
-    broker = new_reput_broker(
-        store={"flush": "async", "flush_interval": "10s", "flush_thorough_interval": "60s"}
-    )
+    broker = new_reput_broker(store={"flush": "async", "flush_interval": "10s", "flush_thorough_interval": "60s"})
     with Admin(broker.address) as admin, Producer(broker.address) as producer:
         producer.send(Message("t", b"x" * 100), ack="page_cache")
         admin.set_intake("draining")

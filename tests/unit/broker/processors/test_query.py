@@ -83,9 +83,7 @@ async def test_keys_that_found_no_room_make_an_answer_incomplete(is_full: bool) 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("what", ["is_dispatched", "is_confirmed"])
-async def test_what_is_not_dispatched_or_not_known_to_be_confirmed_makes_an_answer_incomplete(
-    what: str,
-) -> None:
+async def test_what_is_not_dispatched_or_not_known_to_be_confirmed_makes_an_answer_incomplete(what: str) -> None:
     store = FakeStore(is_full=False, records=())
     setattr(store, what, False)
     assert "ask again later" in str((await answer_of(store)).remark)

@@ -71,9 +71,7 @@ def appender_over(store: Any) -> tuple[Appender, Counters]:
 
 
 @pytest.mark.trio
-async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stored_message_counts_though_a_later_put_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a log file, and its connection ends."""
     store: Any = FakeStore(DiskFull(PATH, 100))
     monkeypatch.setattr(store, "needs_new_file", lambda size: size >= 100)
@@ -82,9 +80,7 @@ async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
     syncs: list[int] = []
     appender._progress.flushed.want = lambda: syncs.append(1)
     request: Any = SimpleNamespace(received_at=0.0, is_oneway=False, body=b"")
-    puts = [
-        Put(request, size, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE) for size in (10, 200)
-    ]
+    puts = [Put(request, size, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE) for size in (10, 200)]
     with trio.move_on_after(0.05):
         waiting = appender.append(puts)
         assert waiting is not None
@@ -144,21 +140,14 @@ AGAIN = "this is retried automatically; send again once that is done"
             f"{PATH} cannot be created: Input/output error; check the disk of /data/commitlog; {AGAIN}",
             "",
         ),
-        (
-            StoreClosed("the log is closed"),
-            ErrorCode.NOT_READY,
-            "the store is not open; send again shortly",
-            "",
-        ),
+        (StoreClosed("the log is closed"), ErrorCode.NOT_READY, "the store is not open; send again shortly", ""),
     ],
 )
 async def test_each_reason_has_its_code(failure: Exception, code: ErrorCode, text: str, counted: str) -> None:
     store = FakeStore(failure)
     refusal, counters = await refusal_of(store)
     assert (refusal.error, refusal.text) == (code, text)
-    assert {name: count for name, count in counters.rejected.items() if count} == (
-        {counted: 1} if counted else {}
-    )
+    assert {name: count for name, count in counters.rejected.items() if count} == ({counted: 1} if counted else {})
     assert store.waits == 1
     assert store.puts == 0, "nothing was stored"
     assert store.wants == (not isinstance(failure, StoreClosed)), "whoever makes files ahead tries again"
@@ -186,14 +175,10 @@ async def test_a_file_that_was_made_ready_may_have_no_room_and_the_next_is_not_m
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize(
-    ("number", "code"), [(errno.ENFILE, ErrorCode.BUSY), (errno.EROFS, ErrorCode.READ_ONLY)]
-)
+@pytest.mark.parametrize(("number", "code"), [(errno.ENFILE, ErrorCode.BUSY), (errno.EROFS, ErrorCode.READ_ONLY)])
 async def test_the_first_file_of_a_log_is_refused_in_the_same_words(number: int, code: ErrorCode) -> None:
     """It is created by the put itself, whose status reports that."""
-    refusal, _ = await refusal_of(
-        FakeStore(FileNotMade(PATH, failed(number)), PutStatus.CREATE_MAPPED_FILE_FAILED)
-    )
+    refusal, _ = await refusal_of(FakeStore(FileNotMade(PATH, failed(number)), PutStatus.CREATE_MAPPED_FILE_FAILED))
     assert refusal.error is code
     assert f"{PATH} cannot be created: {os.strerror(number)}" in refusal.text
 

@@ -84,9 +84,7 @@ class Bench:
         self.flush.committed()
 
     def pending(self, number: int) -> PendingRequest:
-        client = SimpleNamespace(
-            answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None
-        )
+        client = SimpleNamespace(answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None)
         request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
         return PendingRequest(request, Response(0, {"queueOffset": number, "ack": "page_cache"}), 1, Fence())
 
@@ -219,9 +217,7 @@ async def test_thresholds_change_while_it_runs(by_the_clock: trio.testing.MockCl
 
 
 @pytest.mark.trio
-async def test_without_room_a_commit_is_tried_again_until_there_is(
-    by_the_clock: trio.testing.MockClock,
-) -> None:
+async def test_without_room_a_commit_is_tried_again_until_there_is(by_the_clock: trio.testing.MockClock) -> None:
     bench = Bench()
     bench.store.failure = DiskFull("commitlog/0", 100)
     async with trio.open_nursery() as nursery:

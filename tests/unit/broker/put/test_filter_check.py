@@ -24,12 +24,8 @@ def test_tags_are_the_default_and_everything_needs_no_filter() -> None:
     assert isinstance(check.filter_of("SQL92", "a = 1"), SqlFilter)
 
 
-@pytest.mark.parametrize(
-    ("kind", "expression"), [("SQL92", "a ="), ("SQL92", None), ("sql92", "a = 1"), ("TAG", "||")]
-)
-def test_an_invalid_expression_has_a_separate_code_in_a_subscription(
-    kind: str, expression: str | None
-) -> None:
+@pytest.mark.parametrize(("kind", "expression"), [("SQL92", "a ="), ("SQL92", None), ("sql92", "a = 1"), ("TAG", "||")])
+def test_an_invalid_expression_has_a_separate_code_in_a_subscription(kind: str, expression: str | None) -> None:
     check = FilterCheck(FiltersConfig())
     with pytest.raises(FilterSyntaxError) as caught:
         check.filter_of(kind, expression)

@@ -62,9 +62,7 @@ class Bench:
         config = StoreConfig(flush=flush, **options)  # type: ignore[arg-type]
         self.progress = progress_of(store, self.counters, store_config=config)
         self.progress.flushed.follow(self._flushed)
-        self.service = FlushCommitLogService(
-            store, config, self.counters, self.progress, self.failures.append
-        )
+        self.service = FlushCommitLogService(store, config, self.counters, self.progress, self.failures.append)
 
     def _flushed(self) -> None:
         self.flushes += 1
@@ -72,9 +70,7 @@ class Bench:
     def put(self, number: int) -> None:
         """Append 100 bytes and wait for their sync."""
         self.store.written += 100
-        client = SimpleNamespace(
-            answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None
-        )
+        client = SimpleNamespace(answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None)
         request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
         request.reply = lambda response: self.answers.append((number, response))
         response = Response(0, {"queueOffset": number, "ack": "flushed"})

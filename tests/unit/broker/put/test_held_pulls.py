@@ -104,9 +104,7 @@ async def test_a_message_wakes_the_pulls_it_is_for() -> None:
 
 
 @pytest.mark.trio
-async def test_pulls_end_at_their_deadlines_and_no_later_than_the_longest_wait(
-    autojump_clock: MockClock,
-) -> None:
+async def test_pulls_end_at_their_deadlines_and_no_later_than_the_longest_wait(autojump_clock: MockClock) -> None:
     holder = Holder()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(holder.service.run)
@@ -117,10 +115,7 @@ async def test_pulls_end_at_their_deadlines_and_no_later_than_the_longest_wait(
         holder.hold("short", 0, wait_s=2.0)
         await trio.sleep(40.0)
         nursery.cancel_scope.cancel()
-    assert [(name, round(at - started_at, 3)) for name, at in holder.resumed] == [
-        ("short", 3.0),
-        ("long", 25.0),
-    ]
+    assert [(name, round(at - started_at, 3)) for name, at in holder.resumed] == [("short", 3.0), ("long", 25.0)]
 
 
 @pytest.mark.trio
@@ -240,9 +235,7 @@ async def test_many_pulls_are_run_again_in_pieces_and_in_their_order() -> None:
 
 
 @pytest.mark.trio
-async def test_a_pull_leaves_once_whatever_happens_while_it_waits_for_its_turn(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_pull_leaves_once_whatever_happens_while_it_waits_for_its_turn(autojump_clock: MockClock) -> None:
     holder = Holder()
     clients = [holder.hold(str(number), 0, wait_s=1.0) for number in range(100)]
     holder.arrive(1, "x")
@@ -293,9 +286,7 @@ async def test_at_the_limit_of_all_clients_those_with_the_most_are_refused() -> 
 
 
 @pytest.mark.trio
-async def test_a_message_is_looked_at_for_a_bounded_number_of_filters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_message_is_looked_at_for_a_bounded_number_of_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated = []
     monkeypatch.setattr(SqlFilter, "matches", lambda self, _: evaluated.append(self.parts))
     holder = Holder()

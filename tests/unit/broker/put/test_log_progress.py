@@ -62,9 +62,7 @@ def test_puts_are_answered_in_order_once_the_copies_have_them() -> None:
 
 
 @pytest.mark.trio
-async def test_what_no_failover_may_take_back_is_answered_once_it_is_confirmed(
-    nursery: trio.Nursery,
-) -> None:
+async def test_what_no_failover_may_take_back_is_answered_once_it_is_confirmed(nursery: trio.Nursery) -> None:
     bench = Bench(slave_timeout="20ms")
     bench.reason = "it takes 2 members in sync"
     bench.put(1, level=Confirmed.CONFIRMED)  # without an election
@@ -178,9 +176,7 @@ async def test_a_commit_waits_until_the_set_has_it(autojump_clock: object) -> No
 
 
 @pytest.mark.trio
-async def test_a_set_that_does_not_confirm_is_waited_for_as_long_as_slaves_are(
-    autojump_clock: object,
-) -> None:
+async def test_a_set_that_does_not_confirm_is_waited_for_as_long_as_slaves_are(autojump_clock: object) -> None:
     bench = Bench()
     bench.progress.confirm(300)
     started_at = trio.current_time()

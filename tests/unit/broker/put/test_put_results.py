@@ -23,11 +23,7 @@ pytestmark = pytest.mark.trio(run=run_by_the_clock)
 async def test_oversized_bodies_and_properties_are_illegal(tmp_path: Path) -> None:
     async with broker_bench(tmp_path, store={"message_size_max": "2KiB"}) as bench:
         client = bench.client(HeaderType.JSON)
-        for body, properties in (
-            (b"x" * 2049, {}),
-            (b"", {"large": "x" * 32_760}),
-            (b"", many(5000)),
-        ):
+        for body, properties in ((b"x" * 2049, {}), (b"", {"large": "x" * 32_760}), (b"", many(5000))):
             answer = await client.send("orders", body, properties)
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL
             assert "the message is illegal" in (answer.remark or "")
@@ -64,9 +60,7 @@ def many(count: int) -> dict[str, str]:
     return {f"k{number}": "v" for number in range(count)}
 
 
-async def test_puts_are_refused_while_one_waits_too_long_for_a_file_and_that_one_is_stored(
-    tmp_path: Path,
-) -> None:
+async def test_puts_are_refused_while_one_waits_too_long_for_a_file_and_that_one_is_stored(tmp_path: Path) -> None:
     async with broker_bench(tmp_path) as bench:
         await bench.create_topic("orders")
         lock = bench.parts.core.puts.lock

@@ -137,9 +137,7 @@ async def test_the_rest_is_dispatched_by_the_task() -> None:
 
 
 @pytest.mark.trio
-async def test_under_load_a_millisecond_of_it_is_dispatched_together(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_under_load_a_millisecond_of_it_is_dispatched_together(autojump_clock: trio.testing.MockClock) -> None:
     store = FakeStore()
     store.step_max = 1024
     reput, _ = service(store)
@@ -201,9 +199,7 @@ async def test_a_step_that_fails_is_tried_again(
 
 
 @pytest.mark.trio
-async def test_what_cannot_be_dispatched_yet_is_tried_every_millisecond(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_what_cannot_be_dispatched_yet_is_tried_every_millisecond(autojump_clock: trio.testing.MockClock) -> None:
     store = FakeStore()
     waiting = 3
 
@@ -269,9 +265,7 @@ async def test_a_store_that_cannot_append_after_a_start_gets_its_file_later(
 
 
 @pytest.mark.trio
-async def test_a_file_that_is_lacking_is_made_once_puts_are_taken_again(
-    by_the_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_file_that_is_lacking_is_made_once_puts_are_taken_again(by_the_clock: trio.testing.MockClock) -> None:
     """While dispatch waits for space, say, none is created; there are no puts or dispatches when that is over."""
     store: Any = FakeStore()
     store.file_refusal = DiskFull("commitlog/0", 1024)
@@ -302,9 +296,7 @@ async def test_files_are_made_when_an_append_says_so(by_the_clock: trio.testing.
 
 
 @pytest.mark.trio
-async def test_locked_files_are_unlocked_some_seconds_after_they_are_full(
-    by_the_clock: trio.testing.MockClock,
-) -> None:
+async def test_locked_files_are_unlocked_some_seconds_after_they_are_full(by_the_clock: trio.testing.MockClock) -> None:
     """(RocketMQ: six seconds.)"""
     store: Any = FakeStore()
     allocate = AllocateService(store)

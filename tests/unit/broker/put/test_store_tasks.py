@@ -54,9 +54,7 @@ def tasks_of(store: Any, **options: Any) -> StoreTasks:
 
 
 @pytest.mark.trio
-async def test_queues_are_synced_by_pages_and_thoroughly_once_a_minute(
-    by_the_clock: trio.testing.MockClock,
-) -> None:
+async def test_queues_are_synced_by_pages_and_thoroughly_once_a_minute(by_the_clock: trio.testing.MockClock) -> None:
     """(RocketMQ: FlushConsumeQueueService, with its figures.)"""
     store = FakeStore()
     async with running(tasks_of(store).flush_queues):

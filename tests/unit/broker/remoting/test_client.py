@@ -70,9 +70,7 @@ async def test_answers_to_no_request_and_requests_of_the_peer_are_dropped(networ
         assert (await client.call(1, {}, timeout_s=5)).body == b"the answer"
 
 
-async def test_a_closed_connection_ends_open_requests_and_the_next_request_connects_again(
-    network: Network,
-) -> None:
+async def test_a_closed_connection_ends_open_requests_and_the_next_request_connects_again(network: Network) -> None:
     client = RemotingClient(ADDRESS)
     async with trio.open_nursery() as nursery:
 
@@ -173,18 +171,7 @@ async def test_a_refused_connection_names_address_and_reason() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "",
-        "names",
-        "names:",
-        ":9876",
-        "names:0",
-        "names:port",
-        "names:65536",
-        "a..b:9876",
-        f"{'x' * 70}:1",
-        "a\0b:1",
-    ],
+    ["", "names", "names:", ":9876", "names:0", "names:port", "names:65536", "a..b:9876", f"{'x' * 70}:1", "a\0b:1"],
 )
 async def test_a_wrong_address_is_named(address: str) -> None:
     reason = await refused(lambda: RemotingClient(address).call(1, {}, timeout_s=5))

@@ -123,9 +123,7 @@ def test_files_that_cannot_be_used_are_named(
     (tmp_path / "key.pem").write_text(files.broker.read_text().partition("-----BEGIN CERT")[0])
     encryption = BestAvailableEncryption(b"passphrase")
     private = load_pem_private_key(files.broker.read_bytes(), None)
-    (tmp_path / "locked.pem").write_bytes(
-        private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
-    )
+    (tmp_path / "locked.pem").write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
     paths = {name: str(tmp_path / f"{name}.pem") for name in ("nope", "none", "nothing", "key", "locked")}
     paths |= {name: str(getattr(files, name)) for name in ("broker", "client", "ca", "expired")}
     names = {"cert": cert, "key": key, "ca": ca}
@@ -277,9 +275,7 @@ async def test_plain_bytes_on_a_port_that_needs_tls_are_answered_and_logged(file
 
 @pytest.mark.trio
 @pytest.mark.parametrize("begin", [b"", b"\x16", b"\x16\x03\x01\x02\0\x01"])
-async def test_half_a_handshake_ends_in_time(
-    files: TlsFiles, autojump_clock: MockClock, begin: bytes
-) -> None:
+async def test_half_a_handshake_ends_in_time(files: TlsFiles, autojump_clock: MockClock, begin: bytes) -> None:
     async with bench(files, handshake_timeout="4s") as made:
         with structlog.testing.capture_logs() as logs:
             ours = made.connect()
@@ -299,11 +295,7 @@ async def test_half_a_handshake_of_a_slave_or_a_browser_ends_in_time(
 ) -> None:
     config = BrokerConfig(tls=files.server_options(handshake_timeout="4s"))
     gate = Gate(config, ServerTls(config.tls))
-    for begin, says in (
-        (b"", "within 4 s"),
-        (b"\x16\x03", "within 4 s"),
-        (b"GET / HTTP/1.1", "does not use TLS"),
-    ):
+    for begin, says in ((b"", "within 4 s"), (b"\x16\x03", "within 4 s"), (b"GET / HTTP/1.1", "does not use TLS")):
         ours, theirs = socket.socketpair()
         ours.send(begin)
         started_at = trio.current_time()
@@ -315,9 +307,7 @@ async def test_half_a_handshake_of_a_slave_or_a_browser_ends_in_time(
 
 
 @pytest.mark.trio
-async def test_permissive_serves_both_and_lets_the_silent_wait(
-    files: TlsFiles, autojump_clock: MockClock
-) -> None:
+async def test_permissive_serves_both_and_lets_the_silent_wait(files: TlsFiles, autojump_clock: MockClock) -> None:
     async with bench(files, mode="permissive", handshake_timeout="4s") as made:
         silent = made.connect()
         await trio.sleep(100.0)
@@ -325,10 +315,7 @@ async def test_permissive_serves_both_and_lets_the_silent_wait(
         silent.send(b"\0")
         await finish(made.secured(TLS(ca=files.ca)))
         await settle(made, 2)
-        assert [isinstance(found.transport, TlsTransport) for found in made.admitted if found] == [
-            False,
-            True,
-        ]
+        assert [isinstance(found.transport, TlsTransport) for found in made.admitted if found] == [False, True]
         assert made.traffic.handshakes == {"ok": 1, "failed": 0, "plain": 1}
         made.connect().send(b"\x16")
         await trio.sleep(4.1)
@@ -349,10 +336,7 @@ async def test_the_number_of_handshakes_is_limited(files: TlsFiles, monkeypatch:
             await finish(made.secured(TLS(ca=files.ca)))
             await settle(made, 2)
         assert [found is not None for found in made.admitted].count(True) == 1
-        assert (
-            "more than 3 clients were in the handshake at the same time: the TLS handshake"
-            in logs[0]["detail"]
-        )
+        assert "more than 3 clients were in the handshake at the same time: the TLS handshake" in logs[0]["detail"]
         closed = []
         for other in others:
             try:

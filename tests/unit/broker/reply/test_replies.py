@@ -68,12 +68,7 @@ async def test_a_reply_is_pushed_to_its_requester_and_a_copy_stored(
         replier = bench.client()
         replier.born_host = bytes((10, 0, 0, 1, 0, 0, 0x9C, 0x40))
         response = await send_reply(
-            replier,
-            requester.client_id,
-            code=code,
-            properties={"UNIQ_KEY": "u-1", "TAGS": "t"},
-            flag=5,
-            sys_flag=1,
+            replier, requester.client_id, code=code, properties={"UNIQ_KEY": "u-1", "TAGS": "t"}, flag=5, sys_flag=1
         )
         assert response.code == 0, response.remark
         ((asked, ext, body),) = requester.calls
@@ -90,14 +85,7 @@ async def test_a_reply_is_pushed_to_its_requester_and_a_copy_stored(
         (copy,) = await bench.read(TOPIC)
         assert (copy.body, copy.flag, copy.sys_flag, copy.tag) == (b"pong", 5, 1, "t")
         assert str(copy.born_host) == "10.0.0.1:40000"
-        assert set(copy.property_map()) == {
-            "CORRELATION_ID",
-            "MSG_TYPE",
-            "TTL",
-            "UNIQ_KEY",
-            "TAGS",
-            "REPLY_TO_CLIENT",
-        }
+        assert set(copy.property_map()) == {"CORRELATION_ID", "MSG_TYPE", "TTL", "UNIQ_KEY", "TAGS", "REPLY_TO_CLIENT"}
         result = SendMessageResult.from_ext(response.ext)
         assert (result.msg_id, result.queue_id, result.queue_offset) == (copy.offset_message_id, 0, 0)
         assert result.transaction_id == "u-1"
@@ -132,9 +120,7 @@ async def test_a_reply_without_a_requester_is_refused_in_rocketmqs_words_and_kep
         response = await send_reply(bench.client(), requester.client_id)
         assert response.code == ResponseCode.SYSTEM_ERROR
         assert response.remark is not None
-        assert response.remark.startswith(
-            "REQUESTER_GONE: push reply message fail, channel of <client-1> not found."
-        )
+        assert response.remark.startswith("REQUESTER_GONE: push reply message fail, channel of <client-1> not found.")
         assert await bench.bodies(TOPIC) == [b"pong"]
         assert counted(bench) == {"no_requester": 1}
 
@@ -300,9 +286,7 @@ async def test_an_invalid_reply_is_refused_before_a_push(
         assert counted(bench) == {}
 
 
-async def test_a_copy_that_cannot_be_stored_changes_nothing_for_a_reply_that_has_arrived(
-    tmp_path: Path,
-) -> None:
+async def test_a_copy_that_cannot_be_stored_changes_nothing_for_a_reply_that_has_arrived(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         requester = await requester_of(bench, TAKEN)
         bench.broker.store._flags.become_read_only("the disk has failed")

@@ -141,9 +141,7 @@ async def test_an_ordered_pop_does_not_wait_because_of_them(tmp_path: Path) -> N
         await trio.sleep(1)
         for number in range(5):
             began_at = trio.current_time()
-            found = await pop(
-                bench, order="true", maxMsgNums="2", pollTime="4000", consumerGroup=f"g{number}"
-            )
+            found = await pop(bench, order="true", maxMsgNums="2", pollTime="4000", consumerGroup=f"g{number}")
             assert [one.record.body for one in found] == [b"c"]
             assert trio.current_time() - began_at < 1
 
@@ -275,9 +273,7 @@ async def test_a_block_may_have_them_in_a_topic_that_is_looked_at(tmp_path: Path
                 changed = await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
                 assert changed is not None
                 assert changed.code == 0, changed.remark
-            answer = await client.ask(
-                RequestCode.PUT_MESSAGE, {"topic": "T", "queueId": 0, "count": 1}, block
-            )
+            answer = await client.ask(RequestCode.PUT_MESSAGE, {"topic": "T", "queueId": 0, "count": 1}, block)
             assert answer is not None
             assert answer.code == 0, answer.remark
             await trio.sleep(1)

@@ -37,9 +37,7 @@ SENT, BEFORE = ReplayOutcome.SENT, ReplayOutcome.SENT_BEFORE
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 
 
-async def give_up(
-    bench: BrokerBench, bodies: Sequence[bytes], topic: str = "orders", **properties: str
-) -> None:
+async def give_up(bench: BrokerBench, bodies: Sequence[bytes], topic: str = "orders", **properties: str) -> None:
     """Send messages that the group gives up on at once."""
     bench.tables.groups.put(SubscriptionGroupConfig(GROUP, retry_max_times=0))
     await bench.create_topic(topic)
@@ -158,9 +156,7 @@ async def test_what_no_broker_has_put_there_goes_nowhere_by_itself(tmp_path: Pat
         await bench.create_topic("payments")
         await bench.create_topic("own")
         client = bench.client()
-        assert (
-            await client.send(DLQ, b"pay eve", {"RETRY_TOPIC": "payments", "DLQ_REASON": "consumer"})
-        ).code == 0
+        assert (await client.send(DLQ, b"pay eve", {"RETRY_TOPIC": "payments", "DLQ_REASON": "consumer"})).code == 0
         (original,) = await bench.read("orders")
         forged = {"RETRY_TOPIC": "payments", "ORIGIN_MESSAGE_ID": original.offset_message_id}
         for name in ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"):
@@ -199,9 +195,7 @@ async def test_the_user_needs_the_right_to_send_there(tmp_path: Path) -> None:
         assert outcomes(found) == [SENT, ReplayOutcome.NO_PERMISSION]
         assert (found[1].reason or "").startswith("the right write on topic secret is missing; ")
         assert await bench.bodies("secret") == [b"2"]
-        client.principal = Account(
-            User("bob", "a-secret-of-16-characters"), (rule_of(f"group:{GROUP}", ["describe"]),)
-        )
+        client.principal = Account(User("bob", "a-secret-of-16-characters"), (rule_of(f"group:{GROUP}", ["describe"]),))
         figures = QueryReplaysHeader(GROUP).to_ext(client.header_type)
         response = await client.ask(RequestCode.QUERY_REPLAYS, figures)
         assert response is not None
@@ -227,9 +221,7 @@ async def test_letters_and_topics_that_are_gone(tmp_path: Path) -> None:
         assert outcomes(await replay(bench, -1, 1 << 62)) == [ReplayOutcome.GONE] * 2
         client = bench.client()
         ext = ReplayHeader(GROUP, "nowhere").to_ext(client.header_type)
-        response = await client.ask(
-            RequestCode.REPLAY_DEAD_LETTERS, ext, LetterPlaces([LetterPlace(1)]).to_json()
-        )
+        response = await client.ask(RequestCode.REPLAY_DEAD_LETTERS, ext, LetterPlaces([LetterPlace(1)]).to_json())
         assert response is not None
         assert response.code == ResponseCode.TOPIC_NOT_EXIST
         assert outcomes(await replay(bench, 1)) == [SENT]
@@ -263,9 +255,7 @@ async def test_without_an_index_nothing_is_replayed(tmp_path: Path) -> None:
         await give_up(bench, [b"1"])
         client = bench.client()
         ext = ReplayHeader(GROUP).to_ext(client.header_type)
-        response = await client.ask(
-            RequestCode.REPLAY_DEAD_LETTERS, ext, LetterPlaces([LetterPlace(0)]).to_json()
-        )
+        response = await client.ask(RequestCode.REPLAY_DEAD_LETTERS, ext, LetterPlaces([LetterPlace(0)]).to_json())
         assert response is not None
         assert "set store.index" in (response.remark or "")
         assert await bench.bodies("orders") == [b"1"]

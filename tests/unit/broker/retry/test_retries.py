@@ -30,9 +30,7 @@ async def sent(bench: BrokerBench, client: BenchClient, body: bytes = b"o-1", **
 
 
 def set_group(bench: BrokerBench, *, retry_max_times: int = 16, retry_queue_nums: int = 1) -> None:
-    config = SubscriptionGroupConfig(
-        "billing", retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums
-    )
+    config = SubscriptionGroupConfig("billing", retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums)
     bench.tables.groups.put(config)
 
 
@@ -42,9 +40,7 @@ def counts(bench: BrokerBench) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-async def test_each_try_comes_one_level_later_and_the_last_is_a_dead_letter(
-    tmp_path: Path, kind: HeaderType
-) -> None:
+async def test_each_try_comes_one_level_later_and_the_last_is_a_dead_letter(tmp_path: Path, kind: HeaderType) -> None:
     """RocketMQ's schedule: 10 s, 30 s, 1 m, ... 2 h; the 17th time it is sent back it is a dead letter."""
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client(kind)
@@ -170,9 +166,7 @@ async def test_invalid_send_backs_are_refused_with_rocketmqs_codes(tmp_path: Pat
             assert (await client.send_back(record, "billing")).code == ResponseCode.SYSTEM_ERROR
         half = await client.send_half("orders", b"undecided")
         record.physical_offset = half.physical_offset
-        assert (await client.send_back(record, "billing")).code == ResponseCode.SYSTEM_ERROR, (
-            "nobody was given it"
-        )
+        assert (await client.send_back(record, "billing")).code == ResponseCode.SYSTEM_ERROR, "nobody was given it"
         topic = bench.tables.topics.get(RETRY)
         assert topic is not None
         topic.perm = 4
@@ -195,18 +189,14 @@ async def test_a_committed_message_that_is_sent_back_stays_committed(tmp_path: P
 
 
 @pytest.mark.parametrize("kind", TYPES)
-async def test_a_direct_send_to_a_retry_topic_once_too_often_is_a_dead_letter(
-    tmp_path: Path, kind: HeaderType
-) -> None:
+async def test_a_direct_send_to_a_retry_topic_once_too_often_is_a_dead_letter(tmp_path: Path, kind: HeaderType) -> None:
     """What RocketMQ's clients do if 36 fails: one time more than through 36, for there `>` counts, not `>=`."""
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client(kind)
         record = await sent(bench, client)
         properties = {**record.property_map(), "RETRY_TOPIC": "orders", "DELAY": "3"}
         for times in range(1, 5):
-            response = await client.send(
-                RETRY, record.body, properties, reconsume_times=times, max_reconsume_times=3
-            )
+            response = await client.send(RETRY, record.body, properties, reconsume_times=times, max_reconsume_times=3)
             assert response.code == 0, response.remark
         (dead,) = await bench.read(DLQ)
         assert (dead.body, dead.reconsume_times) == (b"o-1", 4)

@@ -22,9 +22,7 @@ RESENT = {"RETRY_TOPIC": "orders", "DELAY": "3", "UNIQ_KEY": "id-1"}
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 
 
-async def sent(
-    bench: BrokerBench, client: BenchClient, body: bytes = b"o-1", unique_id: str = "id-1"
-) -> Record:
+async def sent(bench: BrokerBench, client: BenchClient, body: bytes = b"o-1", unique_id: str = "id-1") -> Record:
     await bench.create_topic("orders")
     response = await client.send("orders", body, {"UNIQ_KEY": unique_id})
     assert response.code == 0, response.remark
@@ -57,13 +55,9 @@ async def test_a_repeated_request_is_the_same_one(
         client = bench.client(HeaderType.MSGPACK)
         record = await sent(bench, client)
         for repeated in (None, True, True):
-            response = await client.send_back(
-                record, "billing", level, send_back_id="a1", is_repeated=repeated
-            )
+            response = await client.send_back(record, "billing", level, send_back_id="a1", is_repeated=repeated)
             assert response.code == 0, response.remark
-        await resend(
-            client, f"{record.physical_offset}-a1", "3" if level > 0 else None, max_reconsume_times=0
-        )
+        await resend(client, f"{record.physical_offset}-a1", "3" if level > 0 else None, max_reconsume_times=0)
         await trio.sleep(30)
         assert (len(await bench.read(RETRY)), len(await bench.read(DLQ))) == ((1, 0) if level > 0 else (0, 1))
         assert counts(bench) == ((1, 0) if level > 0 else (0, 1))
@@ -88,9 +82,7 @@ async def test_a_repetition_is_known_after_a_restart(tmp_path: Path, level: int,
         response = await client.send_back(record, "billing", level, send_back_id="a1", is_repeated=True)
         store.confirm_offset = None
         assert response.code == 0, response.remark
-        await resend(
-            client, f"{record.physical_offset}-a1", "3" if level > 0 else None, max_reconsume_times=0
-        )
+        await resend(client, f"{record.physical_offset}-a1", "3" if level > 0 else None, max_reconsume_times=0)
         await trio.sleep(30)
         assert (len(await bench.read(RETRY)), len(await bench.read(DLQ))) == ((1, 0) if level > 0 else (0, 1))
 

@@ -44,9 +44,7 @@ def consumed(reconsume_times: int = 0, **properties: str) -> Record:
         (0, 0, -1, 0),
     ],
 )
-def test_the_level_follows_from_the_attempts(
-    reconsume_times: int, level: int, limit: int, expected: int
-) -> None:
+def test_the_level_follows_from_the_attempts(reconsume_times: int, level: int, limit: int, expected: int) -> None:
     returned = returned_message(
         consumed(reconsume_times), "g", retry_queue_id=1, delay_level=level, max_reconsume_times=limit
     )

@@ -39,12 +39,7 @@ FIRST_MS = T0 + 40_000
 
 
 def nightly(**fields: Any) -> ScheduleDefinition:
-    values = {
-        "name": "nightly",
-        "when": "* * * * *",
-        "topic": "T",
-        "body": ScheduleDefinition.encode_body(b"go"),
-    }
+    values = {"name": "nightly", "when": "* * * * *", "topic": "T", "body": ScheduleDefinition.encode_body(b"go")}
     return ScheduleDefinition(**{**values, **fields})
 
 
@@ -164,9 +159,7 @@ async def test_the_clock_of_the_next_master_may_be_behind(tmp_path: Path) -> Non
         assert await times(bench) == [0, 1]
 
 
-async def test_what_looks_like_its_message_is_no_message_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_looks_like_its_message_is_no_message_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_bench(tmp_path) as bench:
         await bench.create_topic("T")
         assert await put(bench, nightly()) is None
@@ -198,9 +191,7 @@ async def test_a_long_outage_repeats_nothing_that_was_sent_before(tmp_path: Path
         assert found == [T0 + 1000 * number for number in range(1, 971)]
 
 
-async def test_a_schedule_in_doubt_does_not_hold_up_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_schedule_in_doubt_does_not_hold_up_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_bench(tmp_path) as bench:
         for topic in ("T", "U"):
             await bench.create_topic(topic)
@@ -215,10 +206,7 @@ async def test_a_schedule_in_doubt_does_not_hold_up_others(
     monkeypatch.setattr(query.KeyLookup, "find_by_unique_key", find_in_u)
     async with broker_bench(tmp_path, at_ms=T0 + 10_000) as bench:
         await trio.sleep(91)
-        assert [record.store_timestamp_ms for record in await bench.read("U")] == [
-            FIRST_MS,
-            FIRST_MS + MINUTE_MS,
-        ]
+        assert [record.store_timestamp_ms for record in await bench.read("U")] == [FIRST_MS, FIRST_MS + MINUTE_MS]
         assert await sent(bench) == []
         in_doubt, other = await listed(bench)
         assert (in_doubt.state, in_doubt.since_ms) == (ScheduleState.LATE, FIRST_MS)
@@ -230,9 +218,7 @@ async def test_a_schedule_in_doubt_does_not_hold_up_others(
         assert (await listed(bench))[0].state is ScheduleState.ACTIVE
 
 
-async def test_what_a_table_has_that_is_no_schedule_here_harms_nothing_and_can_be_deleted(
-    tmp_path: Path,
-) -> None:
+async def test_what_a_table_has_that_is_no_schedule_here_harms_nothing_and_can_be_deleted(tmp_path: Path) -> None:
     async with broker_bench(tmp_path) as bench:
         await bench.create_topic("T")
         for name in ("nightly", "long"):
@@ -257,9 +243,7 @@ async def test_what_a_table_has_that_is_no_schedule_here_harms_nothing_and_can_b
         assert json.loads(path.read_text())["scheduleTable"]["odd"]["when"] == "* * * * *"
 
 
-async def test_a_message_that_cannot_be_made_is_a_missed_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_that_cannot_be_made_is_a_missed_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise InvalidMessage("no")
 

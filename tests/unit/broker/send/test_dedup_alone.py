@@ -28,9 +28,7 @@ class Sender:
     def __init__(self, bench: DelayBench, window_s: float = 600.0) -> None:
         self.bench = bench
         self.window_s = window_s
-        self.deduplication = Deduplication(
-            bench.store, clock_ms=bench.clock_ms, window_s=lambda: self.window_s
-        )
+        self.deduplication = Deduplication(bench.store, clock_ms=bench.clock_ms, window_s=lambda: self.window_s)
 
     def complete_index(self) -> None:
         self.bench.wrote()
@@ -123,9 +121,7 @@ async def test_a_killed_broker_knows_what_it_stored(tmp_path: Path, delay: dict[
 
 
 @pytest.mark.parametrize("delay", [LEVEL, TIME], ids=["level", "time"])
-async def test_a_new_master_knows_what_it_does_not_know_to_be_confirmed(
-    tmp_path: Path, delay: dict[str, str]
-) -> None:
+async def test_a_new_master_knows_what_it_does_not_know_to_be_confirmed(tmp_path: Path, delay: dict[str, str]) -> None:
     bench = new_bench(tmp_path)
     first = Sender(bench).send(delay, check=False)
     bench = bench.kill()

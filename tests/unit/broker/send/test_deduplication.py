@@ -35,12 +35,7 @@ class Broker:
         self.store.complete_index()
 
     def put(
-        self,
-        *unique_ids: str,
-        check: bool = False,
-        look_up: bool | None = None,
-        queue_id: int = 0,
-        body: bytes = b"x",
+        self, *unique_ids: str, check: bool = False, look_up: bool | None = None, queue_id: int = 0, body: bytes = b"x"
     ) -> PutResult:
         """Put a block; `look_up` False leaves out what a look into the index had found."""
         messages = [Message("T", body, unique_id=unique_id) for unique_id in unique_ids]
@@ -125,9 +120,7 @@ def test_a_block_that_is_stored_in_part_or_otherwise_is_refused(
 
 def test_one_id_for_two_contents_is_refused(broker: Broker) -> None:
     broker.put("a", body=b"short", check=True)
-    with pytest.raises(
-        Refusal, match="another message with the unique id 'a' is stored at queue 0, offset 0"
-    ):
+    with pytest.raises(Refusal, match="another message with the unique id 'a' is stored at queue 0, offset 0"):
         broker.put("a", body=b"much longer", check=True)
 
 
@@ -216,9 +209,7 @@ def test_a_truncated_block_gives_fewer(cut: int) -> None:
 
 def test_a_gap_that_lasts_is_no_reason_to_send_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     key_index = broker.store._key_index
-    monkeypatch.setattr(
-        key_index, "has_gap", True
-    )  # as after damage in the part of the log that was indexed again
+    monkeypatch.setattr(key_index, "has_gap", True)  # as after damage in the part of the log that was indexed again
     broker.put("a")
     assert broker.put("a", check=True).count == 1, "what is found is found"
     with pytest.raises(Refusal, match=r"'b' is stored; .*reput store verify.*reput store rebuild") as refused:
@@ -226,9 +217,7 @@ def test_a_gap_that_lasts_is_no_reason_to_send_again(broker: Broker, monkeypatch
     assert not refused.value.error.retryable
 
 
-def test_too_many_candidates_are_no_reason_to_send_again(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_candidates_are_no_reason_to_send_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_query, "CANDIDATES_MAX", 3)
     for number in range(4):
         put(broker.store, b"%d" % number, keys=["hot"])

@@ -11,13 +11,7 @@ import trio
 import trio.testing
 
 from reput_broker.observe.counters import ROLES
-from reput_broker.remoting.request import (
-    ClientBusy,
-    ClientGone,
-    ClientSilent,
-    Request,
-    Response,
-)
+from reput_broker.remoting.request import ClientBusy, ClientGone, ClientSilent, Request, Response
 from reput_protocol.codes import ROCKETMQ_VERSION, AckLevel, RequestCode, ResponseCode
 from reput_protocol.errors import ErrorCode
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
@@ -41,9 +35,7 @@ from support.connection_bench import (
 
 @pytest.mark.trio
 async def test_all_frames_of_a_read_are_answered_with_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "reput_broker.server.connection.time.perf_counter", lambda: 0.0
-    )  # their turn does not run out
+    monkeypatch.setattr("reput_broker.server.connection.time.perf_counter", lambda: 0.0)  # their turn does not run out
     async with connected() as bench:
         bench.peer.says(*(ask(ECHO, opaque) for opaque in range(50)))
         await settled()
@@ -153,9 +145,7 @@ async def test_a_held_request_counts_where_it_is_held(monkeypatch: pytest.Monkey
 
 @pytest.mark.trio
 @pytest.mark.parametrize("ends", ["answered", "closed by the peer", "closed by the broker"])
-async def test_a_request_that_is_held_later_counts_where_it_is_held(
-    monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
+async def test_a_request_that_is_held_later_counts_where_it_is_held(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     """As a pop that has read from the disk first, and found nothing."""
     async with connected() as bench:
         bench.peer.says(ask(LATER, 1))
@@ -245,9 +235,7 @@ async def test_puts_of_a_read_are_appended_together_and_dispatched_after_their_a
 
 
 @pytest.mark.trio
-async def test_puts_of_all_ack_levels_are_appended_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_puts_of_all_ack_levels_are_appended_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reput_broker.server.connection._HANDLING_S", 60.0)
     async with connected() as bench:
         levels = [AckLevel.PAGE_CACHE] * 2 + [AckLevel.FLUSHED] * 3 + [AckLevel.PAGE_CACHE]
@@ -338,9 +326,7 @@ async def test_a_peer_that_leaves_takes_its_open_requests_with_it() -> None:
 
 
 @pytest.mark.trio
-async def test_a_peer_that_only_stops_sending_still_gets_its_answers(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_peer_that_only_stops_sending_still_gets_its_answers(autojump_clock: trio.testing.MockClock) -> None:
     async with connected() as bench:
         bench.peer.says(ask(LATER, 1))
         bench.peer.ends()
@@ -398,9 +384,7 @@ async def test_many_large_answers_to_one_read_are_made_no_faster_than_the_peer_t
 
 
 @pytest.mark.trio
-async def test_a_peer_that_is_owed_very_many_answers_is_not_read_from(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_peer_that_is_owed_very_many_answers_is_not_read_from(autojump_clock: trio.testing.MockClock) -> None:
     async with connected(connection_buffer="64KiB") as bench:
         bench.peer.says(*(ask(LATER, opaque) for opaque in range(200)))
         bench.peer.says(ask(ECHO, 999))
@@ -444,9 +428,7 @@ async def test_an_answer_that_cannot_be_sent_is_an_internal_error_of_that_reques
 
 
 @pytest.mark.trio
-async def test_bytes_that_left_are_counted_while_the_connection_is_open(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_bytes_that_left_are_counted_while_the_connection_is_open(autojump_clock: trio.testing.MockClock) -> None:
     async with connected(Peer(room=100)) as bench:
         bench.peer.says(ask(BIG, 1))
         await trio.sleep(0.1)

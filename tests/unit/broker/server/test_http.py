@@ -136,8 +136,7 @@ def test_pages_that_clients_do_not_read_are_few_however_many_the_clients() -> No
     async def main() -> None:
         server = HttpServer(make_app(sources), (), ("127.0.0.1", 80))
         streams = [
-            Unread(f"application/openmetrics-text; version=1.0.{number % 3}; escaping=values")
-            for number in range(60)
+            Unread(f"application/openmetrics-text; version=1.0.{number % 3}; escaping=values") for number in range(60)
         ]
         async with trio.open_nursery() as nursery:
 

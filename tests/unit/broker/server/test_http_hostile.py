@@ -27,9 +27,7 @@ HOSTILE = {
     "h2c with settings that are none": [H2C % b"A"],
     "h2c": [H2C % b"AAMAAABk", PREFACE],
     "HTTP/2 and 2,000 priorities": [
-        PREFACE
-        + SETTINGS
-        + b"".join(PRIORITY[:5] + (2 * n + 1).to_bytes(4) + PRIORITY[9:] for n in range(2000))
+        PREFACE + SETTINGS + b"".join(PRIORITY[:5] + (2 * n + 1).to_bytes(4) + PRIORITY[9:] for n in range(2000))
     ],
     "a request behind the last": [LIVEZ + LIVEZ] * 3,
     "two bytes behind HTTP/1.0": [b"GET /livez HTTP/1.0\r\n\r\n", b"xx"],

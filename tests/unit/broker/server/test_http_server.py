@@ -45,9 +45,7 @@ APP = Starlette(routes=[Route("/livez", page, methods=["GET", "POST"])])
 
 
 @asynccontextmanager
-async def connected(
-    app: Any = APP, **options: Any
-) -> AsyncIterator[tuple[trio.abc.HalfCloseableStream, list[Any]]]:
+async def connected(app: Any = APP, **options: Any) -> AsyncIterator[tuple[trio.abc.HalfCloseableStream, list[Any]]]:
     """A client's stream, and what the server logs."""
     server = HttpServer(app, options.get("allowed_hosts", ()), ("127.0.0.1", 80))
     ours, theirs = trio.testing.memory_stream_pair()
@@ -129,11 +127,7 @@ async def test_expect_100_continue() -> None:
 
 @pytest.mark.parametrize(
     ("sent", "expected"),
-    [
-        (b"", []),
-        (b"GET /li", [408]),
-        (b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\na", [408]),
-    ],
+    [(b"", []), (b"GET /li", [408]), (b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\na", [408])],
 )
 def test_a_request_that_does_not_end_times_out(sent: bytes, expected: list[int]) -> None:
     """The client keeps its side open; the clock jumps."""
@@ -194,8 +188,7 @@ def test_host_names_this_broker(host: str, passes: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "host",
-    ["broker.example.com:10913", "reput.default", "mq1.lan", "mq.local", "network.container", "a_b.example."],
+    "host", ["broker.example.com:10913", "reput.default", "mq1.lan", "mq.local", "network.container", "a_b.example."]
 )
 @pytest.mark.parametrize("agent", ["Prometheus/3.1.0", "curl/8.5.0", "kube-probe/1.31"])
 def test_a_client_that_is_not_a_browser_may_use_any_name(host: str, agent: str) -> None:
@@ -241,9 +234,7 @@ async def test_a_page_that_fails_ends_only_its_request() -> None:
 
     app = Starlette(routes=[Route("/fails", fails), Route("/livez", page)])
     async with connected(app) as (stream, logged):
-        await stream.send_all(
-            b"GET /fails HTTP/1.1\r\nHost: x\r\n\r\n" + LIVEZ.replace(b"close", b"keep-alive")
-        )
+        await stream.send_all(b"GET /fails HTTP/1.1\r\nHost: x\r\n\r\n" + LIVEZ.replace(b"close", b"keep-alive"))
         with trio.move_on_after(1):
             async for data in stream:
                 answer.extend(data)

@@ -66,11 +66,7 @@ class WrittenInAStep(trio.abc.Instrument):
 
 @pytest.mark.parametrize(("code", "ext", "body"), ASKED, ids=lambda value: getattr(value, "name", ""))
 async def test_no_more_than_a_part_is_written_at_a_time(
-    code: RequestCode,
-    ext: dict[str, Value],
-    body: bytes,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    code: RequestCode, ext: dict[str, Value], body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         broker, client = bench.broker, bench.client()

@@ -260,9 +260,7 @@ def test_a_port_in_use_is_named_with_the_remedy() -> None:
     with bind("127.0.0.1", 0) as bound:
         bound.listen()
         port = bound.getsockname()[1]
-        with pytest.raises(
-            ListenFailed, match=f"127.0.0.1:{port}: Address already in use; stop what uses it"
-        ):
+        with pytest.raises(ListenFailed, match=f"127.0.0.1:{port}: Address already in use; stop what uses it"):
             bind("127.0.0.1", port)
 
 

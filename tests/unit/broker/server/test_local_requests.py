@@ -63,9 +63,7 @@ def test_a_request_without_a_row_cannot_be_served() -> None:
 
 
 @pytest.mark.trio
-async def test_the_end_waits_for_what_has_begun_and_refuses_the_rest(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_the_end_waits_for_what_has_begun_and_refuses_the_rest(autojump_clock: trio.testing.MockClock) -> None:
     requests = LocalRequests(RequestHandling({LATER: from_a_task}))
     answers: list[bytes] = []
 

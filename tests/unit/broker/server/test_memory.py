@@ -77,9 +77,7 @@ async def test_half_frames_that_trickle_delay_no_client_and_stay_within_the_limi
 
 
 @pytest.mark.trio
-async def test_frames_beyond_the_share_are_received_one_after_the_other(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_frames_beyond_the_share_are_received_one_after_the_other(autojump_clock: trio.testing.MockClock) -> None:
     async with served(buffer_total="2MiB") as first, trio.open_nursery() as nursery:
         benches = [first, *more(first, nursery, 7)]
         for start in range(0, len(FRAME), 10_000):
@@ -102,9 +100,7 @@ async def trickle(benches: list[Bench]) -> None:
 
 
 @pytest.mark.trio
-async def test_large_frames_that_trickle_delay_no_other_large_frame(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_large_frames_that_trickle_delay_no_other_large_frame(autojump_clock: trio.testing.MockClock) -> None:
     async with served(buffer_total="4MiB") as sound, trio.open_nursery() as nursery:
         greedy = more(sound, nursery, 34)
         for bench in greedy:
@@ -177,9 +173,7 @@ async def test_a_slow_sender_of_a_large_frame_is_let_alone_while_there_is_room(
 
 
 @pytest.mark.trio
-async def test_the_turn_is_free_again_when_its_connection_ends(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_the_turn_is_free_again_when_its_connection_ends(autojump_clock: trio.testing.MockClock) -> None:
     async with served(buffer_total="1MiB") as first, trio.open_nursery() as nursery:
         second, third = more(first, nursery, 2)
         for bench in (first, second, third):
@@ -195,9 +189,7 @@ async def test_the_turn_is_free_again_when_its_connection_ends(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("whole", [ask(ECHO, 1, body=bytes(500)), BEGUN], ids=["small", "largest"])
-async def test_a_sender_of_a_byte_a_second_is_closed(
-    autojump_clock: trio.testing.MockClock, whole: bytes
-) -> None:
+async def test_a_sender_of_a_byte_a_second_is_closed(autojump_clock: trio.testing.MockClock, whole: bytes) -> None:
     async with served(slow_sender_timeout="30s", idle_timeout="2m") as bench:
         for second in range(40):
             if not bench.peer.closed:
@@ -208,9 +200,7 @@ async def test_a_sender_of_a_byte_a_second_is_closed(
 
 
 @pytest.mark.trio
-async def test_a_fast_beginning_gives_no_time_to_a_stalled_frame(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_fast_beginning_gives_no_time_to_a_stalled_frame(autojump_clock: trio.testing.MockClock) -> None:
     async with served(slow_sender_timeout="30s") as bench:
         bench.peer.says(BEGUN, bytes(2_000_000))
         await look_after([bench], 32)

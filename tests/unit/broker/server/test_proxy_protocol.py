@@ -81,12 +81,7 @@ async def test_anything_else_is_refused(data: bytes) -> None:
 
 def test_who_is_trusted() -> None:
     networks = [ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("::1")]
-    assert [is_trusted(host, networks) for host in ("10.1.9.9", "::1", "10.2.0.1", "odd")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert [is_trusted(host, networks) for host in ("10.1.9.9", "::1", "10.2.0.1", "odd")] == [True, True, False, False]
     with pytest.raises(ConfigError, match=r"proxy_protocol_from.*10\.0\.0\.300"):
         BrokerConfig(proxy_protocol_from=["10.0.0.300"])
 
@@ -143,11 +138,7 @@ async def test_the_address_behind_a_proxy_is_that_of_the_client(tmp_path: Path) 
     )
     async with Broker(config) as broker, trio.open_nursery() as nursery:
         address = await through_proxy(broker, v2(0x21, 0x11, V4), nursery)
-        async with (
-            Producer(address) as producer,
-            PullConsumer(address, group="g") as consumer,
-            Admin(address) as admin,
-        ):
+        async with Producer(address) as producer, PullConsumer(address, group="g") as consumer, Admin(address) as admin:
             receipt = await producer.send(Message("t", b"x"))
             result = await consumer.pull("t", queue_id=receipt.queue_id, offset=receipt.queue_offset)
             assert result.messages[0].born_host == "10.1.2.3:8080"

@@ -64,9 +64,7 @@ async def beside() -> AsyncIterator[Turns]:
 
 
 async def beat(client: BenchClient, *consumers: ConsumerData, producers: tuple[str, ...] = ()) -> Response:
-    body = HeartbeatData(
-        client.client_id, list(consumers), [ProducerData(group) for group in producers]
-    ).to_json()
+    body = HeartbeatData(client.client_id, list(consumers), [ProducerData(group) for group in producers]).to_json()
     response = await client.ask(RequestCode.HEART_BEAT, {}, body)
     assert response is not None
     return response
@@ -109,9 +107,7 @@ async def test_more_than_is_held_of_one_client_is_refused_whole(tmp_path: Path) 
         assert len(membership.producers) == 110
 
 
-async def test_at_the_limit_of_all_clients_members_stay_and_others_are_refused(
-    tmp_path: Path,
-) -> None:
+async def test_at_the_limit_of_all_clients_members_stay_and_others_are_refused(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", groups={"memory_max": "64KiB"}) as bench:
         member, greedy = bench.client(), bench.client()
         assert (await beat(member, consumer("mine", "T"))).code == 0
@@ -148,9 +144,7 @@ async def test_names_that_rocketmq_takes_in_heartbeats_are_taken(tmp_path: Path)
     async with broker_bench(tmp_path / "s") as bench:
         client, membership = bench.client(), bench.parts.core.groups.membership
         groups = ["order.service", "Bestellungen f\xfcr Kunden", "x" * 121, "y" * 255]
-        response = await beat(
-            client, consumer("c" * 120, "order.created", "t" * 200), producers=tuple(groups)
-        )
+        response = await beat(client, consumer("c" * 120, "order.created", "t" * 200), producers=tuple(groups))
         assert response.code == 0, response.remark
         assert [group for group, _ in membership.producers.items()] == groups
         assert membership.online.get("c" * 120) is not None
@@ -191,9 +185,7 @@ async def test_a_client_with_too_many_waiting_pulls_is_answered_busy(tmp_path: P
             await trio.sleep(0.1)
             (refused,) = answers
             assert refused is not None
-            assert refused.code == ResponseCode.SYSTEM_BUSY, (
-                "RocketMQ's clients pull again after a second or more"
-            )
+            assert refused.code == ResponseCode.SYSTEM_BUSY, "RocketMQ's clients pull again after a second or more"
             assert refused.remark is not None
             assert "long_polling.client_memory_max" in refused.remark
             assert bench.broker.counters.pulls_throttled == 1
@@ -214,16 +206,7 @@ async def test_a_held_pull_of_a_member_that_has_left_gets_no_message(tmp_path: P
 
         async def pull(topic: str, group: str, offset: int) -> None:
             header = PullMessageHeader(
-                group,
-                topic,
-                0,
-                offset,
-                32,
-                int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
-                0,
-                3_000,
-                "*",
-                0,
+                group, topic, 0, offset, 32, int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION), 0, 3_000, "*", 0
             )
             ext = header.to_ext(client.header_type)
             answers[group + topic] = await client.ask(RequestCode.PULL_MESSAGE, ext)
@@ -282,13 +265,9 @@ async def test_a_held_pull_gets_the_filter_that_its_group_has_now(tmp_path: Path
         assert answers[1].code == 0
 
 
-@pytest.mark.parametrize(
-    "expression", [" OR ".join(f"a{number} = {number}" for number in range(150)), "(" * 8000]
-)
+@pytest.mark.parametrize("expression", [" OR ".join(f"a{number} = {number}" for number in range(150)), "(" * 8000])
 @pytest.mark.parametrize("code", [RequestCode.CHECK_CLIENT_CONFIG, RequestCode.PULL_MESSAGE])
-async def test_a_long_expression_is_compiled_in_pieces(
-    tmp_path: Path, expression: str, code: RequestCode
-) -> None:
+async def test_a_long_expression_is_compiled_in_pieces(tmp_path: Path, expression: str, code: RequestCode) -> None:
     sql_filter._outcomes.clear()
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("T")
@@ -400,9 +379,7 @@ async def test_offsets_of_a_topic_that_is_deleted_while_they_are_set_do_not_come
 
 
 @pytest.mark.parametrize("header_type", list(HeaderType))
-async def test_a_waiting_pull_takes_about_what_it_is_counted_as(
-    tmp_path: Path, header_type: HeaderType
-) -> None:
+async def test_a_waiting_pull_takes_about_what_it_is_counted_as(tmp_path: Path, header_type: HeaderType) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("T", 16)
         clients = [bench.client() for _ in range(40)]

@@ -22,23 +22,14 @@ from reput_broker.access.user_file import UserFile
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.server.connection_limits import (
-    HEADER_BYTES_MAX,
-    ConnectionRefusals,
-    Crowd,
-    Penalties,
-    network_of,
-)
+from reput_broker.server.connection_limits import HEADER_BYTES_MAX, ConnectionRefusals, Crowd, Penalties, network_of
 from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server, address_of, bind
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
-from reput_protocol.wire.signature import (
-    Credentials,
-    signed_by,
-)
+from reput_protocol.wire.signature import Credentials, signed_by
 from support.connection_bench import ECHO, Bench, Peer, ask, settled
 
 ALICE: Final = Credentials("alice", "the-secret-of-alice")
@@ -83,9 +74,7 @@ async def test_a_connection_has_little_time_for_its_first_valid_signature(access
 
 
 @pytest.mark.trio
-async def test_a_stranger_sends_small_headers_and_frames_and_a_user_large_ones(
-    access: AccessControl,
-) -> None:
+async def test_a_stranger_sends_small_headers_and_frames_and_a_user_large_ones(access: AccessControl) -> None:
     large = {"i": "x" * (HEADER_BYTES_MAX + 1)}
     async with served(access) as stranger:
         stranger.peer.says(signed(1, large))
@@ -139,9 +128,7 @@ async def test_a_client_of_rocketmq_may_begin_with_the_largest_message(access: A
 
 
 @pytest.mark.trio
-async def test_what_is_held_for_a_stranger_is_held_for_the_user_that_it_becomes(
-    access: AccessControl,
-) -> None:
+async def test_what_is_held_for_a_stranger_is_held_for_the_user_that_it_becomes(access: AccessControl) -> None:
     async with served(access) as bench:
         frame = signed(1)
         bench.peer.says(frame[:20])
@@ -177,9 +164,7 @@ async def test_requests_without_a_valid_signature_end_the_connection(
 
 @pytest.mark.trio
 @pytest.mark.parametrize(
-    ("code", "flag"),
-    [(RequestCode.SIGNATURE_CHALLENGE, 0), (ECHO, RESPONSE_FLAG)],
-    ids=["challenges", "answers"],
+    ("code", "flag"), [(RequestCode.SIGNATURE_CHALLENGE, 0), (ECHO, RESPONSE_FLAG)], ids=["challenges", "answers"]
 )
 async def test_what_needs_no_signature_ends_the_connection_if_it_is_repeated(
     access: AccessControl, autojump_clock: trio.testing.MockClock, code: int, flag: int
@@ -366,9 +351,7 @@ def test_the_oldest_of_the_largest_network_gives_way() -> None:
     for number in range(3000):
         step = chance.random()
         if step < 0.55:
-            members[number] = chance.choice(
-                ("10.0.0.1", "10.0.0.2", "::ffff:1:2", "2001:db8::1", "2001:db8::2%x")
-            )
+            members[number] = chance.choice(("10.0.0.1", "10.0.0.2", "::ffff:1:2", "2001:db8::1", "2001:db8::2%x"))
             crowd.add(number, members[number])
         elif step < 0.75 and members:
             gone = chance.choice([*members])

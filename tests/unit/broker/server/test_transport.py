@@ -67,9 +67,7 @@ async def test_a_busy_peer_leaves_others_their_turn(ends: tuple[Counting, socket
 
 
 @pytest.mark.trio
-async def test_a_peer_with_long_pauses_is_hardly_ever_looked_at_in_vain(
-    ends: tuple[Counting, socket.socket],
-) -> None:
+async def test_a_peer_with_long_pauses_is_hardly_ever_looked_at_in_vain(ends: tuple[Counting, socket.socket]) -> None:
     transport = SocketTransport(ends[0])
     reads = 200
 
@@ -122,9 +120,7 @@ async def test_closing_ends_a_receive_that_waits(ends: tuple[Counting, socket.so
 
 
 @pytest.mark.trio
-async def test_a_full_socket_takes_what_it_can_and_the_rest_later(
-    ends: tuple[Counting, socket.socket],
-) -> None:
+async def test_a_full_socket_takes_what_it_can_and_the_rest_later(ends: tuple[Counting, socket.socket]) -> None:
     transport = SocketTransport(ends[0])
     data = bytes(8 << 20)
     sent = transport.try_send([data[: 4 << 20], memoryview(data)[4 << 20 :]])

@@ -35,13 +35,8 @@ PART = 250
 
 @asynccontextmanager
 async def serving(directory: Path, **store: Any) -> AsyncIterator[tuple[Broker, StagingProducer]]:
-    config = BrokerConfig.model_validate(
-        {"data_dir": directory, "port": 0, "http_port": None, "store": store}
-    )
-    async with (
-        Broker(config) as broker,
-        StagingProducer(broker.address, timeout_s=30) as writer,
-    ):
+    config = BrokerConfig.model_validate({"data_dir": directory, "port": 0, "http_port": None, "store": store})
+    async with Broker(config) as broker, StagingProducer(broker.address, timeout_s=30) as writer:
         yield broker, writer
 
 
@@ -205,9 +200,7 @@ async def test_a_disk_that_fails_after_the_decision_is_reported_and_ends_nothing
         assert await bodies(broker) == list(range(MESSAGES))
 
 
-async def test_a_failed_clean_up_does_not_undo_a_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_clean_up_does_not_undo_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path) as (broker, writer):
         with monkeypatch.context() as patch:
             patch.setattr(committing, "remove", failing)
@@ -239,9 +232,7 @@ async def test_a_start_ends_at_a_damaged_staging_and_keeps_it(tmp_path: Path) ->
             async with serving(tmp_path):
                 pass
         assert path.read_bytes() == broken
-        assert structlog.is_configured() == was_configured, (
-            "a start that failed leaves the program's log alone"
-        )
+        assert structlog.is_configured() == was_configured, "a start that failed leaves the program's log alone"
     path.write_bytes(whole)
     async with serving(tmp_path) as (broker, _):
         assert await bodies(broker) == list(range(MESSAGES))
@@ -321,9 +312,7 @@ async def test_a_start_refuses_what_an_earlier_version_has_left_half_done(tmp_pa
     (tmp_path / "staging").mkdir()
     (tmp_path / "staging" / "intent").touch()
     with pytest.RaisesGroup(
-        pytest.RaisesExc(StoreDamaged, match="start that version once"),
-        flatten_subgroups=True,
-        allow_unwrapped=True,
+        pytest.RaisesExc(StoreDamaged, match="start that version once"), flatten_subgroups=True, allow_unwrapped=True
     ):
         async with serving(tmp_path):
             pass

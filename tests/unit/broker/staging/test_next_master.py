@@ -130,9 +130,7 @@ async def published(directory: Path) -> tuple[list[tuple[int, str, bytes]], int]
     return found, markers[0]
 
 
-async def test_wherever_the_log_of_the_next_master_ends_the_batch_is_published_once(
-    tmp_path: Path,
-) -> None:
+async def test_wherever_the_log_of_the_next_master_ends_the_batch_is_published_once(tmp_path: Path) -> None:
     found, decided_at = await published(tmp_path / "a")
     topics = [topic for _, topic, _ in found]
     assert topics.index("orders") > topics.index(SINK_TOPIC) > topics.index(STAGED_TOPIC)
@@ -189,9 +187,7 @@ async def test_a_master_that_returns_completes_its_batch_from_the_copies_if_its_
     assert not whole.exists()
 
 
-async def test_copies_that_are_not_in_the_log_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_copies_that_are_not_in_the_log_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, decided_at = await published(tmp_path / "a")
     replica = copy_of(tmp_path / "a", decided_at, tmp_path / "b")
 

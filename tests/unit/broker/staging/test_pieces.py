@@ -58,9 +58,7 @@ def test_pieces_are_whole_records_in_order_and_as_large_as_allowed(
 def test_pieces_are_large_only_while_no_other_client_puts() -> None:
     now, stats = [100.0], StoreStats()
     pace = Pace(stats, lambda: now[0], 1 << 30)
-    assert (pace.piece_bytes, pace.sync_bytes) == (SHARED_BYTES, SHARED_SYNC_BYTES), (
-        "others may just have put"
-    )
+    assert (pace.piece_bytes, pace.sync_bytes) == (SHARED_BYTES, SHARED_SYNC_BYTES), "others may just have put"
     now[0] += 1.0
     assert (pace.piece_bytes, pace.sync_bytes) == (ALONE_BYTES, ALONE_SYNC_BYTES)
     stats.put_blocks += 1
@@ -73,9 +71,7 @@ def test_pieces_are_large_only_while_no_other_client_puts() -> None:
     now[0] += 1.0
     assert pace.piece_bytes == ALONE_BYTES
     assert Pace(stats, lambda: now[0], 1 << 30, quiet_s=1.0).is_alone, "nobody has put for a second"
-    assert not Pace(stats, lambda: now[0], 1 << 30, quiet_s=-1.0).is_alone, (
-        "a clock that was set back tells nothing"
-    )
+    assert not Pace(stats, lambda: now[0], 1 << 30, quiet_s=-1.0).is_alone, "a clock that was set back tells nothing"
 
 
 @pytest.mark.parametrize("most", [1000, SHARED_BYTES + 1])

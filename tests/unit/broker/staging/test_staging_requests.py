@@ -41,9 +41,7 @@ def serving(directory: Path) -> Broker:
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_record_without_a_unique_id_is_named(alike: bool) -> None:
     bodies = [bytes(100 if alike else number) for number in range(COUNT)]
-    check_staged(
-        staged(block(bodies, [f"{number:02}" for number in range(COUNT)]), COUNT), DEFAULT_LIMITS, 1 << 20
-    )
+    check_staged(staged(block(bodies, [f"{number:02}" for number in range(COUNT)]), COUNT), DEFAULT_LIMITS, 1 << 20)
     other = {"p" * 8: "x" * 2}  # as long as a unique id of two digits
     messages = [
         Message("orders", body, properties=other)
@@ -62,9 +60,7 @@ def test_a_record_without_a_unique_id_is_named(alike: bool) -> None:
 
 
 @pytest.mark.trio
-async def test_staged_data_is_synced_while_more_arrives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_staged_data_is_synced_while_more_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging_file, "AHEAD_BYTES", 1)
     synced, inner = trio.Event(), StagingFile.sync_ahead
     token = trio.lowlevel.current_trio_token()
@@ -75,10 +71,7 @@ async def test_staged_data_is_synced_while_more_arrives(
 
     monkeypatch.setattr(StagingFile, "sync_ahead", noting)
     data = block([b"a"], ["one"])
-    async with (
-        serving(tmp_path) as broker,
-        StagingProducer(broker.address, timeout_s=30) as writer,
-    ):
+    async with serving(tmp_path) as broker, StagingProducer(broker.address, timeout_s=30) as writer:
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, data)
         await writer.wait_staged()
@@ -91,10 +84,7 @@ async def test_staged_data_is_synced_while_more_arrives(
 
 @pytest.mark.trio
 async def test_a_queue_that_is_closed_between_two_requests_accepts_nothing_more(tmp_path: Path) -> None:
-    async with (
-        serving(tmp_path) as broker,
-        StagingProducer(broker.address, timeout_s=30) as writer,
-    ):
+    async with serving(tmp_path) as broker, StagingProducer(broker.address, timeout_s=30) as writer:
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
         await writer.wait_staged()
@@ -128,10 +118,7 @@ async def test_a_commit_is_answered_before_the_files_are_removed(
         inner(files)
 
     monkeypatch.setattr(committer, "remove", late)
-    async with (
-        serving(tmp_path) as broker,
-        StagingProducer(broker.address, timeout_s=30) as writer,
-    ):
+    async with serving(tmp_path) as broker, StagingProducer(broker.address, timeout_s=30) as writer:
         for batch_id in range(2):
             writer.begin(StagingScope("q", batch_id, 0, uuid.uuid4().hex))
             await writer.stage("orders", 0, 1, block([b"a"], ["one"]))

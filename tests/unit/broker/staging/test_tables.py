@@ -54,9 +54,7 @@ def test_a_staging_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = staged(tmp_path, BLOCK, BLOCK)
     again = StagingFile.load(file.path)
     assert facts(again) == facts(file)
-    assert [(block.topic, block.queue_id, block.messages) for block in file.verify()] == [
-        ("orders", 2, 2)
-    ] * 2
+    assert [(block.topic, block.queue_id, block.messages) for block in file.verify()] == [("orders", 2, 2)] * 2
 
 
 @pytest.mark.parametrize("cut", [1, 5, len(BLOCK) - 1, len(BLOCK)])

@@ -101,9 +101,7 @@ def test_filling_quickly_depends_on_how_long_a_file_takes_to_create(
     assert names(store) == [0, 1, 2, 3, 4]
 
 
-def test_a_clock_that_is_set_back_does_not_count_as_filling_quickly(
-    store: MessageStore, clock: FakeClock
-) -> None:
+def test_a_clock_that_is_set_back_does_not_count_as_filling_quickly(store: MessageStore, clock: FakeClock) -> None:
     put_some(store, clock, PUTS_A_FILE, 10_000)
     clock.now_ms -= 3_600_000
     put_some(store, clock, 1, 10_000)
@@ -144,9 +142,7 @@ def test_a_put_does_not_wait_for_the_file_after_the_next(
     worker = threading.Thread(target=store.prepare_next_file)
     worker.start()
     assert entered.wait(30)
-    for _ in range(
-        PUTS_A_FILE
-    ):  # rolls into the file that is ready, while the worker makes the one behind it
+    for _ in range(PUTS_A_FILE):  # rolls into the file that is ready, while the worker makes the one behind it
         assert not store.needs_new_file(len(BODY) + 200)
         assert put(store, BODY).status is PutStatus.PUT_OK
     go_on.set()
@@ -159,9 +155,7 @@ def test_a_put_does_not_wait_for_the_file_after_the_next(
 def test_a_put_that_finds_no_file_is_counted(store: MessageStore) -> None:
     for number in range(3 * PUTS_A_FILE):
         put(store, BODY)
-        assert store.file_waits == number // PUTS_A_FILE, (
-            "the first of an empty log is made when it is needed"
-        )
+        assert store.file_waits == number // PUTS_A_FILE, "the first of an empty log is made when it is needed"
 
 
 def test_no_room_for_the_file_after_the_next_is_harmless(

@@ -31,11 +31,7 @@ def test_a_block_is_stored_with_the_fields_the_broker_owns(tmp_path: Path) -> No
     assert (first.queue_offset, first.physical_offset) == (0, 0)
     assert (second.queue_offset, second.physical_offset, second.count) == (1, first.end_offset, 2)
     record = decode_record(log_bytes(store), second.physical_offset + len(b"b") + 91 + 1)
-    assert (record.body, record.queue_offset, record.physical_offset) == (
-        b"c",
-        2,
-        second.physical_offset + 93,
-    )
+    assert (record.body, record.queue_offset, record.physical_offset) == (b"c", 2, second.physical_offset + 93)
     assert record.store_timestamp_ms == second.store_timestamp_ms == T0 + 5
     assert record.born_timestamp_ms == T0
     assert (record.born_host, record.store_host) == (Host("10.0.0.1", 40_000), Host("10.0.0.2", 10911))
@@ -161,10 +157,7 @@ def test_the_whole_record_checksum_is_written_and_holds(tmp_path: Path) -> None:
 
 def test_transactions_take_no_place_in_the_queue(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path))
-    offsets = [
-        store.put_record(Record("T", b"x", queue_id=0, sys_flag=flag)).queue_offset
-        for flag in (0, 4, 12, 8, 0)
-    ]
+    offsets = [store.put_record(Record("T", b"x", queue_id=0, sys_flag=flag)).queue_offset for flag in (0, 4, 12, 8, 0)]
     assert offsets == [0, 0, 0, 1, 2]
 
 
@@ -245,9 +238,7 @@ def test_a_full_disk_refuses_and_recovers_by_itself(tmp_path: Path, monkeypatch:
     assert store.close()
 
 
-def test_a_full_disk_when_the_next_file_is_made_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_when_the_next_file_is_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     store = opened(small_options(tmp_path), clock)
     put(store, bytes(3000))

@@ -101,10 +101,7 @@ def test_a_batch_is_what_its_units_are(tmp_path: Path, cache: QueueFileCache) ->
         put(one, start, count)
         numbers = range(start, start + count)
         many.put_batch(
-            array("q", [100 * number for number in numbers]),
-            array("q", [100]) * count,
-            array("q", numbers),
-            start,
+            array("q", [100 * number for number in numbers]), array("q", [100]) * count, array("q", numbers), start
         )
     assert units(one) == units(many)
     files = sorted(path.name for path in one.directory.iterdir())
@@ -112,9 +109,7 @@ def test_a_batch_is_what_its_units_are(tmp_path: Path, cache: QueueFileCache) ->
     assert all((one.directory / n).read_bytes() == (many.directory / n).read_bytes() for n in files)
 
 
-def test_a_full_disk_changes_nothing(
-    tmp_path: Path, cache: QueueFileCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_changes_nothing(tmp_path: Path, cache: QueueFileCache, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = make(tmp_path, cache)
     put(queue, 0, 3)
 
@@ -135,9 +130,7 @@ def test_the_minimum_follows_the_log(tmp_path: Path, cache: QueueFileCache) -> N
     put(queue, 0, 25)
     queue.correct_min_offset(1_234)
     assert queue.min_queue_offset == 13
-    assert queue.delete_expired(1_234, durable_offset=1_099) == 0, (
-        "nothing durable says where the queue goes on"
-    )
+    assert queue.delete_expired(1_234, durable_offset=1_099) == 0, "nothing durable says where the queue goes on"
     assert queue.delete_expired(1_234, durable_offset=1_100) == 1
     assert [path.name for path in sorted(queue.directory.iterdir())] == [f"{200:020}", f"{400:020}"]
     queue.correct_min_offset(99_999)
@@ -172,9 +165,7 @@ LOOKUPS = [
 
 
 @pytest.mark.parametrize(("timestamp", "lower", "upper"), LOOKUPS)
-def test_offsets_by_time(
-    tmp_path: Path, cache: QueueFileCache, timestamp: int, lower: int, upper: int
-) -> None:
+def test_offsets_by_time(tmp_path: Path, cache: QueueFileCache, timestamp: int, lower: int, upper: int) -> None:
     """RocketMQ's own table of answers (RocketMQ: ConsumeQueue.getOffsetInQueueByTime)."""
     queue = make(tmp_path, cache)
     put(queue, 0, len(TIMES))

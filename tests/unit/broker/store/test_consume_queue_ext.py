@@ -52,9 +52,7 @@ def cache() -> Iterator[QueueFileCache]:
     files.close()
 
 
-def make(
-    root: Path, cache: QueueFileCache, file_size: int = FILE_SIZE, bit_map_bytes: int = 14
-) -> ConsumeQueueExt:
+def make(root: Path, cache: QueueFileCache, file_size: int = FILE_SIZE, bit_map_bytes: int = 14) -> ConsumeQueueExt:
     return ConsumeQueueExt(root / "T" / "0", file_size, bit_map_bytes, cache)
 
 
@@ -156,11 +154,7 @@ def test_an_unreadable_entry_keeps_its_address(tmp_path: Path, cache: QueueFileC
 
 def ext_options(root: Path, **changes: object) -> StoreOptions:
     return small_options(
-        root,
-        consume_queue_ext=True,
-        consume_queue_ext_file_size=FILE_SIZE,
-        commit_log_file_size=4096,
-        **changes,
+        root, consume_queue_ext=True, consume_queue_ext_file_size=FILE_SIZE, commit_log_file_size=4096, **changes
     )
 
 
@@ -340,9 +334,7 @@ def test_a_tail_without_its_queue_is_cut(tmp_path: Path) -> None:
     check_ext_entries(store)
 
 
-def test_turning_it_on_later_leaves_older_units_as_they_are_and_turning_it_off_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_turning_it_on_later_leaves_older_units_as_they_are_and_turning_it_off_is_refused(tmp_path: Path) -> None:
     clock = FakeClock()
     plain = small_options(tmp_path, consume_queue_entries=1_000)
     store = opened(plain, clock)

@@ -61,9 +61,7 @@ def test_queues_with_few_pages_are_left_out_and_reported(tmp_path: Path) -> None
     table.close()
 
 
-def test_a_sync_that_fails_among_many_is_reported_and_final(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sync_that_fails_among_many_is_reported_and_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = filled(tmp_path)
     broken = os.stat(tmp_path / "consumequeue" / "T" / "150" / f"{0:020}").st_ino
 

@@ -225,9 +225,7 @@ def test_an_invalid_log_directory_is_named(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF])
-def test_a_file_system_without_locks_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_file_system_without_locks_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     events: list[tuple[str, dict[str, object]]] = []
     monkeypatch.setattr(fcntl, "flock", refusing(code))
     options = small_options(tmp_path, on_event=lambda event, facts: events.append((event, dict(facts))))

@@ -55,9 +55,7 @@ def test_the_old_one_gets_the_name_of_the_new(
 
 
 @pytest.mark.parametrize("fails", ["rename", "sync"])
-def test_a_failed_second_step_is_undone(
-    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_a_failed_second_step_is_undone(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     new, place = pair
     real = os.rename
 

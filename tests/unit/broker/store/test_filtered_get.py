@@ -18,17 +18,7 @@ from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
 from support.inside import log_of, queue_of
-from support.stores import (
-    PLENTY,
-    dispatch_all,
-    flip_bit,
-    numbers,
-    opened,
-    outline,
-    put,
-    small_options,
-    store_of_25,
-)
+from support.stores import PLENTY, dispatch_all, flip_bit, numbers, opened, outline, put, small_options, store_of_25
 
 
 @pytest.fixture
@@ -36,9 +26,7 @@ def store(tmp_path: Path) -> MessageStore:
     return store_of_25(tmp_path, numbered=True)
 
 
-def get(
-    store: MessageStore, offset: int, sql: str, *, cold: bool = False, **more: object
-) -> GetMessageResult:
+def get(store: MessageStore, offset: int, sql: str, *, cold: bool = False, **more: object) -> GetMessageResult:
     arguments = {"max_messages": 32, "max_bytes": 1 << 20} | more
     found = store.get_filtered("T", 0, offset, sql_filter=SqlFilter.parse(sql), **arguments)  # type: ignore[arg-type]
     if isinstance(found, FilteredGet):
@@ -100,9 +88,7 @@ def test_a_costly_filter_examines_fewer_messages_and_still_progresses(
     assert get(store, 3, costly).next_begin_offset == 4
 
 
-def test_a_get_reads_no_body_that_it_does_not_hand_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_get_reads_no_body_that_it_does_not_hand_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By tag nothing of what is passed over, by SQL no more than its two ends."""
     store = opened(small_options(tmp_path, commit_log_file_size=1 << 20))
     starts: list[int] = []

@@ -126,10 +126,7 @@ def with_records(root: Path, *records: Record) -> MessageStore:
 @pytest.mark.parametrize("orderly", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize(
     ("properties", "sys_flag", "what"),
-    [
-        (MULTI, 0, "enableMultiDispatch"),
-        (BATCH, MessageSysFlag.INNER_BATCH | MessageSysFlag.NEED_UNWRAP, "BatchCQ"),
-    ],
+    [(MULTI, 0, "enableMultiDispatch"), (BATCH, MessageSysFlag.INNER_BATCH | MessageSysFlag.NEED_UNWRAP, "BatchCQ")],
 )
 def test_records_that_belong_into_other_queues_are_refused(
     tmp_path: Path, properties: dict[str, str], sys_flag: int, what: str, orderly: bool

@@ -87,12 +87,7 @@ def test_filter_by_tag(store: MessageStore) -> None:
     assert numbers(store, result) == list(range(10))
     result = get(store, 11, message_filter=TagFilter.parse("b"), max_messages=2)
     assert (numbers(store, result), result.next_begin_offset) == ([11, 13], 14)
-    assert outline(get(store, 4, message_filter=TagFilter.parse("none"))) == (
-        GetStatus.NO_MATCHED_MESSAGE,
-        10,
-        0,
-        25,
-    )
+    assert outline(get(store, 4, message_filter=TagFilter.parse("none"))) == (GetStatus.NO_MATCHED_MESSAGE, 10, 0, 25)
     assert get(store, 0, message_filter=TagFilter.parse("*"), max_messages=3).count == 3
 
 
@@ -113,9 +108,7 @@ def test_limits_of_bytes(store: MessageStore) -> None:
 
 def test_rocketmq_limits_of_memory_and_disk(tmp_path: Path) -> None:
     """32 messages or 256 KiB from memory, 8 messages or 64 KiB from disk; one queue of both kinds."""
-    options = small_options(
-        tmp_path, commit_log_file_size=1 << 20, consume_queue_entries=1000, memory_bytes=25_000
-    )
+    options = small_options(tmp_path, commit_log_file_size=1 << 20, consume_queue_entries=1000, memory_bytes=25_000)
     store = opened(options)
     for _ in range(100):
         put(store, bytes(109))  # 200 + 1 bytes a record; 40 % of memory hold some 49 of them
@@ -218,9 +211,7 @@ def first_page_in_memory(path: Path) -> bool:
         start = ctypes.c_char.from_buffer(pages)
         states = ctypes.create_string_buffer(1)
         libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.mincore(
-            ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(mmap.PAGESIZE), states
-        )
+        failed = libc.mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(mmap.PAGESIZE), states)
         del start  # lets the mapping be closed
         assert not failed, os.strerror(ctypes.get_errno())
         return bool(states.raw[0] & 1)

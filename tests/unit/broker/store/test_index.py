@@ -30,21 +30,14 @@ from support.stores import BORN_HOST, T0, FakeClock, dispatch_all, killed, opene
 Key = tuple[int, int, int]
 
 
-def put_keys(
-    store: MessageStore, body: bytes, *keys: str, unique_id: str | None = None, topic: str = "T"
-) -> None:
+def put_keys(store: MessageStore, body: bytes, *keys: str, unique_id: str | None = None, topic: str = "T") -> None:
     block = bytearray(encode_put_block([Message(topic, body, keys=keys, unique_id=unique_id)], topic, 0, T0))
     result = store.put_one(Block(block, topic, 0, 1, BORN_HOST))
     assert result.status.name == "PUT_OK"
 
 
 def found(
-    store: MessageStore,
-    key: str,
-    topic: str = "T",
-    count: int = 64,
-    begin_ms: int = 0,
-    end_ms: int = TIME_MAX_MS,
+    store: MessageStore, key: str, topic: str = "T", count: int = 64, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
 ) -> list[bytes]:
     store.complete_index()
     result = store.query_message(topic, key, count, begin_ms, end_ms)
@@ -59,9 +52,7 @@ def index_bytes(options: StoreOptions) -> list[bytes]:
 # -- one file ----------------------------------------------------------------------------------------------------
 
 keys = st.lists(
-    st.tuples(st.integers(0, 40), st.integers(0, 10**12), st.integers(-5000, 500_000)),
-    min_size=1,
-    max_size=60,
+    st.tuples(st.integers(0, 40), st.integers(0, 10**12), st.integers(-5000, 500_000)), min_size=1, max_size=60
 )
 
 
@@ -171,9 +162,7 @@ def test_time_bounds_are_exact_although_entries_hold_seconds(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("per_put", [1, 30, 200])
-def test_thousands_of_keys_over_many_files_are_all_found_and_again_after_a_stop(
-    tmp_path: Path, per_put: int
-) -> None:
+def test_thousands_of_keys_over_many_files_are_all_found_and_again_after_a_stop(tmp_path: Path, per_put: int) -> None:
     options = small_options(tmp_path, commit_log_file_size=65_536)
     store = opened(options)
     bodies = [b"%04d" % n for n in range(600)]
@@ -431,19 +420,13 @@ def test_expired_files_go_and_the_last_one_stays(tmp_path: Path) -> None:
 
 HOUR_MS = 3_600_000
 jumps = st.lists(
-    st.tuples(
-        st.sampled_from("abc"), st.sampled_from([0, 1, 900, 5000, HOUR_MS, -900, -HOUR_MS, -3 * HOUR_MS])
-    ),
+    st.tuples(st.sampled_from("abc"), st.sampled_from([0, 1, 900, 5000, HOUR_MS, -900, -HOUR_MS, -3 * HOUR_MS])),
     min_size=1,
     max_size=70,
 )
 
 
-@given(
-    jumps,
-    st.lists(st.tuples(st.integers(0, 69), st.integers(-1500, 1500)), min_size=2, max_size=6),
-    st.data(),
-)
+@given(jumps, st.lists(st.tuples(st.integers(0, 69), st.integers(-1500, 1500)), min_size=2, max_size=6), st.data())
 def test_a_query_misses_nothing_after_any_change_of_the_clock(
     tmp_path_factory: pytest.TempPathFactory,
     puts: list[tuple[str, int]],
@@ -466,9 +449,7 @@ def test_a_query_misses_nothing_after_any_change_of_the_clock(
     times = [stored[number % len(stored)][2] + more for number, more in bounds]
     for begin_ms, end_ms in zip(times[::2], times[1::2], strict=False):
         for key in "abc":
-            expected = [
-                body for name, body, at in reversed(stored) if name == key and begin_ms <= at <= end_ms
-            ]
+            expected = [body for name, body, at in reversed(stored) if name == key and begin_ms <= at <= end_ms]
             assert found(store, key, begin_ms=begin_ms, end_ms=end_ms)[:64] == expected[:64]
     store.close()
 
@@ -529,9 +510,7 @@ def test_a_time_tells_only_what_is_certain(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_file_that_a_worker_is_just_making_is_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_a_worker_is_just_making_is_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dispatch that made one itself meanwhile would use the worker's later, under an older name."""
     store = opened(small_options(tmp_path, commit_log_file_size=65_536))
     index = store._index

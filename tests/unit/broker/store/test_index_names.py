@@ -107,9 +107,7 @@ def test_a_recreated_file_is_not_taken_for_the_synced_one(tmp_path: Path) -> Non
     assert again.close()
     for path in options.index_dir.iterdir():
         data = path.read_bytes()
-        path.write_bytes(
-            data[:40].ljust(len(data), b"\0")
-        )  # what a power cut may leave of what was not synced
+        path.write_bytes(data[:40].ljust(len(data), b"\0"))  # what a power cut may leave of what was not synced
     last = opened(options)
     assert found(last) == [1] * MESSAGES
     assert last.close()

@@ -89,10 +89,7 @@ def test_after_an_orderly_stop_a_killed_start_leaves_nothing_to_do(tmp_path: Pat
         report = again.open()
         assert report.checked_from > 0, what
         assert report.dispatched <= 0, what
-        assert not {"queues_completed_from_beginning", "consume_queue_truncated"} & set(events), (
-            what,
-            events,
-        )
+        assert not {"queues_completed_from_beginning", "consume_queue_truncated"} & set(events), (what, events)
         for queue_id in (0, 1):
             assert again.max_offset_in_queue("T", queue_id) == COUNT // 2, what
         assert again.max_offset_in_queue("rare", 0) == 1, what

@@ -64,9 +64,7 @@ def events() -> list[tuple[str, dict[str, Any]]]:
 def options(tmp_path: Path, events: list[tuple[str, dict[str, Any]]]) -> StoreOptions:
     names = tuple(tmp_path / f"disk{number}" / "log" for number in range(3))
     return small_options(
-        tmp_path / "root",
-        commit_log_dirs=names,
-        on_event=lambda event, facts: events.append((event, dict(facts))),
+        tmp_path / "root", commit_log_dirs=names, on_event=lambda event, facts: events.append((event, dict(facts)))
     )
 
 
@@ -197,9 +195,7 @@ def left_behind(options: StoreOptions, disks: Disks) -> Iterator[Any]:
     store.close()
 
 
-def test_it_is_removed_before_another_file_is_made_there(
-    left_behind: Any, options: StoreOptions, disks: Disks
-) -> None:
+def test_it_is_removed_before_another_file_is_made_there(left_behind: Any, options: StoreOptions, disks: Disks) -> None:
     fill(left_behind, 2)
     assert placed(options) == [[0, 3], [1], [1, 2, 4]], "while it cannot be removed none is made beside it"
     disks.failing.clear()
@@ -329,9 +325,7 @@ def test_no_descriptor_for_the_next_file_is_soon_over(
     assert again.close()
 
 
-def test_a_file_that_cannot_be_mapped_is_not_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_mapped_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     descriptors = Descriptors(monkeypatch)
     descriptors.none_for = "mapping"
     with pytest.raises(OSError, match="Too many open files"):

@@ -177,9 +177,7 @@ def test_an_offset_is_not_committed_to_a_journal_that_is_gone(tmp_path: Path, st
 
 
 @pytest.mark.parametrize("covered", ["data", "elsewhere"])
-def test_a_disk_that_is_mounted_over_a_directory_is_noticed(
-    tmp_path: Path, store: MessageStore, covered: str
-) -> None:
+def test_a_disk_that_is_mounted_over_a_directory_is_noticed(tmp_path: Path, store: MessageStore, covered: str) -> None:
     if not try_to_mount(tmp_path / covered, 1 << 20):
         pytest.skip("no right to mount a file system")
     try:

@@ -77,9 +77,7 @@ def test_what_is_to_commit_and_to_flush_shrinks_with_commit_and_flush(stream: Ma
     while stream.bytes_to_flush:
         stream.flush()
     assert stream.flushed_where == SIZE + 10
-    assert all(
-        file.flushed_position <= file.committed_position <= file.wrote_position for file in stream.files
-    )
+    assert all(file.flushed_position <= file.committed_position <= file.wrote_position for file in stream.files)
 
 
 def test_truncate_dirty_files_deletes_what_follows(stream: MappedFileQueue) -> None:

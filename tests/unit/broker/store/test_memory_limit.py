@@ -36,14 +36,9 @@ def system(root: Path, groups: str, mount: str, limits: dict[str, str]) -> Path:
             {"system.slice/reput.service/memory.max": "max", "system.slice/memory.max": f"{LIMIT}"},
             id="v2-limit-of-a-parent",
         ),
+        pytest.param("0::/unit\n", "/", {"unit/memory.max": "max", "unit/memory.high": f"{LIMIT}"}, id="v2-high"),
         pytest.param(
-            "0::/unit\n", "/", {"unit/memory.max": "max", "unit/memory.high": f"{LIMIT}"}, id="v2-high"
-        ),
-        pytest.param(
-            "0::/../../kubepods/pod1/c1\n",
-            "/../../kubepods/pod1/c1",
-            {"memory.max": f"{LIMIT}"},
-            id="v2-host-path",
+            "0::/../../kubepods/pod1/c1\n", "/../../kubepods/pod1/c1", {"memory.max": f"{LIMIT}"}, id="v2-host-path"
         ),
         pytest.param(
             "9:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
@@ -52,16 +47,11 @@ def system(root: Path, groups: str, mount: str, limits: dict[str, str]) -> Path:
             id="v1-container",
         ),
         pytest.param(
-            "4:memory:/docker/abc\n",
-            "/",
-            {"memory/docker/abc/memory.limit_in_bytes": f"{LIMIT}"},
-            id="v1-host",
+            "4:memory:/docker/abc\n", "/", {"memory/docker/abc/memory.limit_in_bytes": f"{LIMIT}"}, id="v1-host"
         ),
     ],
 )
-def test_a_limit_of_the_control_group_counts(
-    tmp_path: Path, groups: str, mounted: str, limits: dict[str, str]
-) -> None:
+def test_a_limit_of_the_control_group_counts(tmp_path: Path, groups: str, mounted: str, limits: dict[str, str]) -> None:
     mount = (V1 if "memory" in groups else V2).format(root=mounted)
     assert memory_limit_bytes(system(tmp_path, groups, mount, limits)) == LIMIT
 

@@ -235,9 +235,7 @@ def test_the_files_of_a_deleted_topic_are_moved_away_and_removed_queue_by_queue(
     assert (bodies(again, "T", 1), bodies(again, "U")) == ([b"new"], [b"other"])
 
 
-def test_a_topic_that_cannot_be_moved_away_is_removed_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_cannot_be_moved_away_is_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(small_options(tmp_path))
     put(store, *[b"old"] * 15)
     dispatch_all(store)

@@ -12,13 +12,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.base.errors import (
-    DiskFull,
-    ForeignFile,
-    LogDirectoryLocked,
-    StoreDamaged,
-    StoreNotWritable,
-)
+from reput_broker.store.base.errors import DiskFull, ForeignFile, LogDirectoryLocked, StoreDamaged, StoreNotWritable
 from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.base.results import PutStatus
 from reput_broker.store.log.mapped_file_queue import MultiPathMappedFileQueue
@@ -101,9 +95,7 @@ def test_all_directories_together_are_one_log(tmp_path: Path, killed: bool) -> N
     assert all(store.close() for store in stores)
     log = {name: data for name, data in tree(one.data_dir).items() if name.startswith("commitlog/")}
     spread = {
-        f"commitlog/{path.name}": path.read_bytes()
-        for directory in many.log_dirs
-        for path in directory.iterdir()
+        f"commitlog/{path.name}": path.read_bytes() for directory in many.log_dirs for path in directory.iterdir()
     }
     assert log == spread
 
@@ -176,9 +168,7 @@ class FullDisks:
         monkeypatch.setattr(os, "posix_fallocate", allocate)
 
 
-def test_a_disk_that_became_full_unnoticed_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_became_full_unnoticed_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disks = FullDisks(monkeypatch)
     some = options(tmp_path)
     store = opened(some)
@@ -208,9 +198,7 @@ def test_no_new_file_is_made_in_a_read_only_directory_and_its_files_are_read(tmp
     assert store.close()
     assert placed(some) == {"disk0": [0, 3, 6, 8], "disk1": [1, 4, 7, 9], "disk2": [2, 5]}
     named_apart = replace(
-        some,
-        commit_log_dirs=some.commit_log_dirs[:2],
-        read_only_commit_log_dirs=some.commit_log_dirs[2:],
+        some, commit_log_dirs=some.commit_log_dirs[:2], read_only_commit_log_dirs=some.commit_log_dirs[2:]
     )
     store = opened(named_apart)
     assert len(bodies(store)) == count
@@ -251,9 +239,7 @@ def mounted_read_only(tmp_path: Path, files: int, number: int) -> tuple[StoreOpt
 
 
 @pytest.mark.parametrize("abnormal", [False, True])
-def test_a_disk_that_is_read_only_in_fact_is_read(
-    tmp_path: Path, read_only_disk: set[str], abnormal: bool
-) -> None:
+def test_a_disk_that_is_read_only_in_fact_is_read(tmp_path: Path, read_only_disk: set[str], abnormal: bool) -> None:
     some, count = mounted_read_only(tmp_path, 5, 1)
     if abnormal:
         (some.data_dir / "abort").write_text("1")
@@ -280,9 +266,7 @@ def test_a_log_that_ends_on_such_a_disk_is_refused(tmp_path: Path, read_only_dis
     assert store.close()
 
 
-def test_a_directory_not_configured_as_read_only_must_be_writable(
-    tmp_path: Path, read_only_disk: set[str]
-) -> None:
+def test_a_directory_not_configured_as_read_only_must_be_writable(tmp_path: Path, read_only_disk: set[str]) -> None:
     some, _ = mounted_read_only(tmp_path, 5, 1)
     read_only_disk.add("disk1")
     with pytest.raises(StoreNotWritable, match=r"disk1.*Read-only file system; mount .* for writing"):
@@ -297,9 +281,7 @@ def test_two_files_of_one_offset_are_refused_by_name(tmp_path: Path) -> None:
     twin = some.commit_log_dirs[2] / f"{FILE:020d}"
     shutil.copy(some.commit_log_dirs[1] / twin.name, twin)
     before = tree(tmp_path)
-    with pytest.raises(
-        ForeignFile, match=f"{some.commit_log_dirs[1]} has a file of that name too"
-    ) as refused:
+    with pytest.raises(ForeignFile, match=f"{some.commit_log_dirs[1]} has a file of that name too") as refused:
         opened(some)
     assert refused.value.path == twin
     assert tree(tmp_path) == before
@@ -383,9 +365,7 @@ def test_nor_the_directory_below_the_other_one(tmp_path: Path) -> None:
     assert store.close()
 
 
-def test_a_directory_that_cannot_be_made_refuses_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_cannot_be_made_refuses_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could not be locked either; the others, made before it, go again."""
     some = options(tmp_path)
     real = os.mkdir

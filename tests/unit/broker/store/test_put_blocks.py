@@ -54,12 +54,8 @@ def log_bytes(store: MessageStore) -> bytes:
 
 
 @pytest.mark.parametrize("file_size", [65_536, 4096])
-def test_blocks_are_stored_byte_for_byte_as_one_by_one_also_across_files(
-    tmp_path: Path, file_size: int
-) -> None:
-    stores = [
-        opened(small_options(tmp_path / name, commit_log_file_size=file_size)) for name in ("all", "each")
-    ]
+def test_blocks_are_stored_byte_for_byte_as_one_by_one_also_across_files(tmp_path: Path, file_size: int) -> None:
+    stores = [opened(small_options(tmp_path / name, commit_log_file_size=file_size)) for name in ("all", "each")]
     blocks = [*some_blocks(), *(block("T", 0, bytes(900)) for _ in range(5))]
     for store in stores:
         put(store, b"first", topic="T", queue_id=1)

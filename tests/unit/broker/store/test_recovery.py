@@ -75,9 +75,7 @@ def test_an_empty_directory(tmp_path: Path) -> None:
     assert bodies(store) == [b"x"]
 
 
-def test_a_start_that_has_much_to_check_says_so_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_has_much_to_check_says_so_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(tmp_path / "live")
     store.write_checkpoint()
     end = store.max_physical_offset
@@ -141,15 +139,12 @@ def test_every_possible_torn_tail_is_cut(tmp_path: Path, unpublished: bool) -> N
                 max(0, last.end_offset - last.physical_offset - 8 - kept)
             )
         else:
-            data[last.physical_offset + kept : last.end_offset] = bytes(
-                last.end_offset - last.physical_offset - kept
-            )
+            data[last.physical_offset + kept : last.end_offset] = bytes(last.end_offset - last.physical_offset - kept)
         path.write_bytes(data)
         tail = bytes(data[last.physical_offset :]).rstrip(b"\0")
         if (
             not unpublished
-            and data[: last.end_offset]
-            == (live.options.commit_log_dir / path.name).read_bytes()[: last.end_offset]
+            and data[: last.end_offset] == (live.options.commit_log_dir / path.name).read_bytes()[: last.end_offset]
         ):
             shutil.rmtree(options.data_dir)
             continue  # the truncated bytes were zeros
@@ -411,14 +406,7 @@ def rocketmq_worked_here(options: StoreOptions) -> None:
 @pytest.mark.parametrize("orderly", [True, False])
 @pytest.mark.parametrize(
     "spoil",
-    [
-        spoil_nothing,
-        remove_queues,
-        remove_one_queue,
-        remove_checkpoint,
-        cut_a_queue_short,
-        rocketmq_worked_here,
-    ],
+    [spoil_nothing, remove_queues, remove_one_queue, remove_checkpoint, cut_a_queue_short, rocketmq_worked_here],
 )
 @pytest.mark.parametrize("void_mark", [False, True])
 def test_queues_are_completed_from_the_log(
@@ -488,9 +476,7 @@ def test_damage_in_a_directory_without_our_mark(tmp_path: Path) -> None:
         opened(options)
     checkpoint.unlink()
     store = opened(options)
-    assert len(bodies(store)) == 1, (
-        "nothing says that anything had been flushed, nothing lies in a later file"
-    )
+    assert len(bodies(store)) == 1, "nothing says that anything had been flushed, nothing lies in a later file"
 
 
 def test_a_sound_later_file_means_damage_without_our_mark(tmp_path: Path) -> None:
@@ -526,10 +512,7 @@ def test_a_record_from_another_place_is_not_sound(tmp_path: Path) -> None:
     path.write_bytes(data)
     store = MessageStore(options, clock_ms=FakeClock())
     report = store.open()
-    assert (report.end_offset, report.truncated_bytes) == (
-        end,
-        len(bytes(data[end : end + size]).rstrip(b"\0")),
-    )
+    assert (report.end_offset, report.truncated_bytes) == (end, len(bytes(data[end : end + size]).rstrip(b"\0")))
 
 
 def test_records_with_ipv6_hosts_version_2_and_checksums_are_walked(tmp_path: Path) -> None:
@@ -622,9 +605,7 @@ def test_queue_files_after_one_lost_by_a_power_cut_are_rebuilt(tmp_path: Path, l
     assert ("consume_queue_files_dropped" in events) is (left == "no length")
 
 
-def test_a_kill_while_files_after_the_truncation_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_files_after_the_truncation_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They go from the newest on: whenever that stops, the files that are left follow each other."""
     live = filled(tmp_path / "live", 4)
     end = live.flushed_offset
@@ -672,9 +653,7 @@ def test_a_hole_in_a_queue_refuses_the_start_without_any_entries(tmp_path: Path)
     path = options.commit_log_dir / f"{0:020d}"
     size = int.from_bytes(path.read_bytes()[:4], "big")
     flip_bit(path, 4 * size + 27, 4)
-    with pytest.raises(
-        StoreDamaged, match=r"message 18 of queue 0 .* the record before it in that queue is message 1"
-    ):
+    with pytest.raises(StoreDamaged, match=r"message 18 of queue 0 .* the record before it in that queue is message 1"):
         opened(options)
 
 
@@ -713,8 +692,6 @@ def test_an_entry_that_points_nowhere_is_not_skipped(tmp_path: Path, unit: bytes
     data = path.read_bytes()
     path.write_bytes(data[:60] + unit + data[80:])
     store = opened(live.options)
-    with pytest.raises(
-        StoreDamaged, match="entry 3 of queue 0 of topic T points to an impossible place"
-    ) as caught:
+    with pytest.raises(StoreDamaged, match="entry 3 of queue 0 of topic T points to an impossible place") as caught:
         bodies(store, "T", 0)
     assert (caught.value.file, caught.value.position) == (path, 60)

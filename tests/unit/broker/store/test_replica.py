@@ -129,9 +129,7 @@ def test_a_replica_may_begin_at_a_later_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["one after the other", "dispatched at once"])
-def test_a_topic_that_the_master_deletes_and_creates_again_starts_again(
-    tmp_path: Path, at_once: bool
-) -> None:
+def test_a_topic_that_the_master_deletes_and_creates_again_starts_again(tmp_path: Path, at_once: bool) -> None:
     master, replica = opened(small_options(tmp_path / "m")), opened(replica_options(tmp_path / "s"))
     put(master, *(b"old %d" % number for number in range(5)))
     if not at_once:

@@ -346,7 +346,5 @@ def test_a_checkpoint_that_finds_no_descriptor_is_written_later(
     monkeypatch.setattr(os, "fsync", sync)
     store.flush_consume_queues()
     store.write_checkpoint()
-    assert [
-        str(tmp_path / name) for name in ("consumequeue/T/0", "consumequeue/T", "consumequeue")
-    ] == synced[:3]
+    assert [str(tmp_path / name) for name in ("consumequeue/T/0", "consumequeue/T", "consumequeue")] == synced[:3]
     assert synced[3] == str(tmp_path), "the name of consumequeue is as new as what is in it"

@@ -20,17 +20,7 @@ from reput_broker.store.index import file as index_file
 from reput_broker.store.index import service as index_backlog
 from reput_broker.store.log import mapped_file
 from reput_broker.store.message_store import MessageStore
-from support.stores import (
-    FakeClock,
-    bodies,
-    dispatch_all,
-    is_reserved,
-    killed,
-    make_sparse,
-    opened,
-    put,
-    small_options,
-)
+from support.stores import FakeClock, bodies, dispatch_all, is_reserved, killed, make_sparse, opened, put, small_options
 
 FILE = 64 << 10
 INDEX = {"index_slots": 2000, "index_entries": 5000}
@@ -81,9 +71,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_start_reserves_the_last_files_space_and_changes_nothing_else_in_it(
-    tmp_path: Path, is_killed: bool
-) -> None:
+def test_a_start_reserves_the_last_files_space_and_changes_nothing_else_in_it(tmp_path: Path, is_killed: bool) -> None:
     options = stored(tmp_path, is_killed=is_killed)
     before = {path: path.read_bytes() for path in last_files(options)[:1]}
     store = opened(options)
@@ -91,9 +79,7 @@ def test_a_start_reserves_the_last_files_space_and_changes_nothing_else_in_it(
         assert is_reserved(path)
     for path, data in before.items():
         assert path.read_bytes() == data
-        assert path.stat().st_mtime_ns == OLD_NS, (
-            "it says when the file was last written, and so when it expires"
-        )
+        assert path.stat().st_mtime_ns == OLD_NS, "it says when the file was last written, and so when it expires"
     assert put(store, b"10").status is PutStatus.PUT_OK
     dispatch_all(store)
     assert bodies(store) == [b"%d" % number for number in range(11)]
@@ -135,17 +121,13 @@ def test_holes_are_filled_by_writing_where_the_system_cannot_do_it(
     assert store.close()
 
 
-def test_without_room_puts_are_refused_until_there_is_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_puts_are_refused_until_there_is_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     clock = FakeClock()
     options = stored(tmp_path)
     disk = FullDisk(monkeypatch, "commitlog")
     store = MessageStore(
-        small_options(
-            options.data_dir, commit_log_file_size=FILE, on_event=lambda e, _: events.append(e), **INDEX
-        ),
+        small_options(options.data_dir, commit_log_file_size=FILE, on_event=lambda e, _: events.append(e), **INDEX),
         clock_ms=clock,
     )
     store.open()
@@ -172,9 +154,7 @@ def test_without_room_puts_are_refused_until_there_is_some(
     assert store.close()
 
 
-def test_a_store_that_waits_for_room_resumes_without_a_put(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_waits_for_room_resumes_without_a_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     options = stored(tmp_path)
     disk = FullDisk(monkeypatch, "commitlog")
@@ -245,9 +225,7 @@ def test_room_that_is_not_there_is_not_tried_for(tmp_path: Path, monkeypatch: py
     """An attempt would take all that is left, and leave nothing for queues, tables and checkpoint."""
     options = stored(tmp_path)
     disk = FullDisk(monkeypatch, "commitlog")
-    monkeypatch.setattr(
-        os, "fstatvfs", lambda _: SimpleNamespace(f_frsize=4096, f_bfree=FILE // 4096 - 2, f_bavail=0)
-    )
+    monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_frsize=4096, f_bfree=FILE // 4096 - 2, f_bavail=0))
     store = opened(options)
     assert put(store, b"10").status is PutStatus.DISK_FULL
     assert disk.tried == []

@@ -32,17 +32,7 @@ from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from support.inside import log_of
 from support.retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
-from support.stores import (
-    BORN_HOST,
-    T0,
-    bodies,
-    dispatch_all,
-    killed,
-    opened,
-    put,
-    read_queue,
-    small_options,
-)
+from support.stores import BORN_HOST, T0, bodies, dispatch_all, killed, opened, put, read_queue, small_options
 
 SIZE = 4096
 
@@ -69,9 +59,7 @@ def clock_of(machine: FakeMachine) -> Callable[[], int]:
 # -- when -----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_deleted_outside_the_hours_while_there_is_space(
-    store: MessageStore, machine: FakeMachine
-) -> None:
+def test_nothing_is_deleted_outside_the_hours_while_there_is_space(store: MessageStore, machine: FakeMachine) -> None:
     cleaning = Cleaning(store, machine)
     machine.now_ms += 10 * RESERVED_MS
     assert not cleaning.log.look()
@@ -79,9 +67,7 @@ def test_nothing_is_deleted_outside_the_hours_while_there_is_space(
     assert len(store_files(store)) == 6
 
 
-def test_in_the_hour_files_past_their_time_go_from_the_oldest_on(
-    store: MessageStore, machine: FakeMachine
-) -> None:
+def test_in_the_hour_files_past_their_time_go_from_the_oldest_on(store: MessageStore, machine: FakeMachine) -> None:
     cleaning = Cleaning(store, machine)
     directory = store.options.commit_log_dir
     machine.hour = 4
@@ -137,9 +123,7 @@ def test_a_round_ends_after_the_batch(store: MessageStore, machine: FakeMachine)
     assert [len(cleaning.clean_log()) for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_deletion_by_hand_works_at_any_hour_for_twenty_rounds(
-    store: MessageStore, machine: FakeMachine
-) -> None:
+def test_deletion_by_hand_works_at_any_hour_for_twenty_rounds(store: MessageStore, machine: FakeMachine) -> None:
     cleaning = Cleaning(store, machine, delete_files_batch=1)
     cleaning.log.delete_manually()
     assert cleaning.clean_log() == [], "what is young stays all the same"
@@ -148,9 +132,7 @@ def test_deletion_by_hand_works_at_any_hour_for_twenty_rounds(
     assert sum(cleaning.log.look() for _ in range(50)) == MANUAL_ROUNDS - 2
 
 
-def test_above_the_first_limit_files_past_their_time_go_at_any_hour(
-    store: MessageStore, machine: FakeMachine
-) -> None:
+def test_above_the_first_limit_files_past_their_time_go_at_any_hour(store: MessageStore, machine: FakeMachine) -> None:
     cleaning = Cleaning(store, machine)
     machine.used = 0.75
     machine.now_ms += RESERVED_MS
@@ -272,13 +254,7 @@ def test_a_disk_that_cannot_be_read_has_expired_files_deleted_and_refuses_nothin
 
 @pytest.mark.parametrize(
     ("blocks", "free", "available", "ratio"),
-    [
-        (1000, 500, 500, 0.5),
-        (1000, 500, 400, 0.56),
-        (1000, 99, 99, 0.91),
-        (1000, 100, 100, 0.9),
-        (0, 0, 0, -1.0),
-    ],
+    [(1000, 500, 500, 0.5), (1000, 500, 400, 0.56), (1000, 99, 99, 0.91), (1000, 100, 100, 0.9), (0, 0, 0, -1.0)],
 )
 def test_use_is_rounded_up_to_a_whole_percent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, available: int, ratio: float
@@ -337,9 +313,7 @@ def test_following_the_log_from_an_expired_offset_continues_with_the_first_recor
     for position in (0, first):
         starts, no_marks = Starts(), DeletedTopics(store.options.data_dir / "none")
         end = log.visible_end
-        reader = LogFollower(
-            log, [starts], no_marks, StoreStats(), limit=end, position=position, levels_ms=()
-        )
+        reader = LogFollower(log, [starts], no_marks, StoreStats(), limit=end, position=position, levels_ms=())
         while reader.step(1):
             pass
         assert reader.position == end()
@@ -377,9 +351,7 @@ def test_a_file_that_is_held_stays_until_it_is_released(store: MessageStore, mac
     assert [file.base_offset for file in cleaning.clean_log()] == [0, SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
 
 
-def test_a_held_file_is_tried_again_periodically_without_a_round(
-    store: MessageStore, machine: FakeMachine
-) -> None:
+def test_a_held_file_is_tried_again_periodically_without_a_round(store: MessageStore, machine: FakeMachine) -> None:
     cleaning, held = expired_and_held(store, machine)
     machine.hour = 12
     held.release()
@@ -538,11 +510,7 @@ def test_queues_follow_the_log(store: MessageStore, machine: FakeMachine) -> Non
     assert bodies(store) == before[low:]
     assert read_queue(store)[0].physical_offset >= store.min_physical_offset
     result = store.get_message("T", 0, 0, 100, 1 << 20)
-    assert (result.status, result.next_begin_offset, result.min_offset) == (
-        GetStatus.OFFSET_TOO_SMALL,
-        low,
-        low,
-    )
+    assert (result.status, result.next_begin_offset, result.min_offset) == (GetStatus.OFFSET_TOO_SMALL, low, low)
     assert store.get_message("T", 0, low - 1, 100, 1 << 20).status is GetStatus.OFFSET_TOO_SMALL
     assert not cleaning.queues.look(), "once is enough"
 
@@ -565,9 +533,7 @@ def test_a_queue_all_of_whose_messages_are_gone_keeps_its_place(
         assert bodies(live) == [b"next"]
 
 
-def test_a_topic_deleted_while_its_queues_are_cleaned_does_no_harm(
-    store: MessageStore, machine: FakeMachine
-) -> None:
+def test_a_topic_deleted_while_its_queues_are_cleaned_does_no_harm(store: MessageStore, machine: FakeMachine) -> None:
     fill(store, 1, topic="U")
     machine.age(store.options.data_dir)
     cleaning = Cleaning(store, machine)
@@ -679,9 +645,7 @@ def test_stops_of_any_kind_after_deletions_leave_a_directory_that_opens_and_agre
     assert bodies(store) == before[store.min_offset_in_queue("T", 0) :]
 
 
-def test_an_orderly_start_after_deletions_checks_the_last_file_only(
-    store: MessageStore, machine: FakeMachine
-) -> None:
+def test_an_orderly_start_after_deletions_checks_the_last_file_only(store: MessageStore, machine: FakeMachine) -> None:
     cleaning = Cleaning(store, machine)
     machine.hour = 4
     machine.now_ms += RESERVED_MS
@@ -715,11 +679,7 @@ def test_queues_are_rebuilt_from_a_log_that_does_not_begin_at_0(
 
 @pytest.mark.parametrize("stopped_by", ["us", "RocketMQ"])
 def test_a_start_killed_while_it_rebuilds_queues_is_repeated(
-    store: MessageStore,
-    machine: FakeMachine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stopped_by: str,
+    store: MessageStore, machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_by: str
 ) -> None:
     """A queue with no message in the part that a start reads would otherwise stay incomplete unnoticed."""
     expected = bodies(store)
@@ -755,9 +715,7 @@ def test_a_start_killed_while_it_rebuilds_queues_is_repeated(
 def test_deleting_during_reads_and_puts(tmp_path: Path, machine: FakeMachine) -> None:
     """Readers in the owner's thread and in others get whole messages or the word that they are gone, nothing else."""
     store = opened(small_options(tmp_path), clock_of(machine))
-    cleaning = Cleaning(
-        store, machine, delete_files_batch=1, delete_when=frozenset(range(24)), file_reserved_ms=0
-    )
+    cleaning = Cleaning(store, machine, delete_files_batch=1, delete_when=frozenset(range(24)), file_reserved_ms=0)
     machine.now_ms = 1 << 42  # long after any file was changed
     stop = threading.Event()
     failures: list[BaseException] = []

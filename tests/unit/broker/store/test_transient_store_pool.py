@@ -319,9 +319,7 @@ def test_a_closed_pool_frees_returned_buffers() -> None:
         second.view[0]
 
 
-def test_timestamps_of_the_checkpoint_speak_of_what_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timestamps_of_the_checkpoint_speak_of_what_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     store = opened(pooled(tmp_path), clock)
     put(store, b"1")

@@ -59,9 +59,7 @@ def test_a_damaged_file_is_kept_and_the_backup_used(file: ConfigFile) -> None:
 def test_damage_without_a_backup_refuses(file: ConfigFile, text: bytes) -> None:
     file.path.parent.mkdir()
     file.path.write_bytes(text)
-    with pytest.raises(
-        ConfigFileDamaged, match=r"table\.json cannot be read.*restore a good copy"
-    ) as refused:
+    with pytest.raises(ConfigFileDamaged, match=r"table\.json cannot be read.*restore a good copy") as refused:
         file.load()
     assert refused.value.path == file.path
     assert file.path.read_bytes() == text

@@ -117,9 +117,7 @@ def test_a_kill_during_the_first_start_leaves_nothing_in_the_way(
         found.close()
 
 
-def test_a_journal_whose_last_rename_failed_still_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_whose_last_rename_failed_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = _open(tmp_path)
     manager.commit("g", "t", 0, 1)
     real_replace = os.replace

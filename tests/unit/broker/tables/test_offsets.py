@@ -13,12 +13,7 @@ from reput_broker.tables.config_file import ConfigFileDamaged, DataVersion
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
-from reput_protocol.names import (
-    POP_PASSED_GROUP,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-    TRANSACTION_CHECK_GROUP,
-)
+from reput_protocol.names import POP_PASSED_GROUP, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_CHECK_GROUP
 
 Open = Callable[[], ConsumerOffsetManager]
 
@@ -33,9 +28,7 @@ def opened(config_dir: Path) -> Iterator[Open]:
     managers: list[ConsumerOffsetManager] = []
 
     def open_manager() -> ConsumerOffsetManager:
-        manager = ConsumerOffsetManager(
-            config_dir / "consumerOffset.json", clock_ms=lambda: 1_700_000_000_000
-        )
+        manager = ConsumerOffsetManager(config_dir / "consumerOffset.json", clock_ms=lambda: 1_700_000_000_000)
         manager.load()
         managers.append(manager)
         return manager
@@ -172,9 +165,7 @@ def test_removed_offsets_stay_removed(opened: Open) -> None:
     assert opened().for_topic("kept") == {"a": {0: 1}}
 
 
-def test_a_full_disk_refuses_the_commit_and_changes_nothing(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_refuses_the_commit_and_changes_nothing(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = opened()
     manager.commit("g", "t", 0, 1)
     real_write = os.write
@@ -183,9 +174,7 @@ def test_a_full_disk_refuses_the_commit_and_changes_nothing(
         return real_write(fd, data[: len(data) // 2])
 
     monkeypatch.setattr(os, "write", write_half)
-    with pytest.raises(
-        JournalWriteFailed, match="No space left on device; the offset is not committed"
-    ) as full:
+    with pytest.raises(JournalWriteFailed, match="No space left on device; the offset is not committed") as full:
         manager.commit("g", "t", 0, 2)
     assert full.value.disk_full
     assert manager.query("g", "t", 0) == 1
@@ -254,9 +243,7 @@ def test_a_damaged_record_costs_only_itself_and_is_reported(opened: Open, config
         manager = opened()
     assert manager.for_topic("t") == {"g": {0: 9, 2: 9}}
     assert manager.damaged == 1
-    assert [(entry["event"], entry["position"]) for entry in logs] == [
-        ("offset_journal_damaged", positions[1])
-    ]
+    assert [(entry["event"], entry["position"]) for entry in logs] == [("offset_journal_damaged", positions[1])]
     assert len(list(config_dir.glob("consumerOffset.journal.damaged-*"))) == 1
     with structlog.testing.capture_logs() as logs:
         manager = opened()
@@ -294,9 +281,7 @@ def test_an_unreadable_file_without_backup_refuses_the_start(opened: Open, confi
 
 
 def test_a_large_journal_asks_for_a_save(config_dir: Path) -> None:
-    manager = ConsumerOffsetManager(
-        config_dir / "consumerOffset.json", clock_ms=lambda: 0, journal_size_max=500
-    )
+    manager = ConsumerOffsetManager(config_dir / "consumerOffset.json", clock_ms=lambda: 0, journal_size_max=500)
     manager.load()
     offset = 0
     while not manager.save_due:

@@ -33,9 +33,7 @@ class _SlowDisk:
         monkeypatch.setattr(manager.file, "write_temporary", write)
 
 
-def test_callers_share_writes_and_each_finds_its_change_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callers_share_writes_and_each_finds_its_change_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = opened(tmp_path)
     disk = _SlowDisk(manager, monkeypatch)
     saver = TableSaver(manager)

@@ -88,9 +88,7 @@ def test_a_change_during_a_save_is_in_the_next_one_and_not_in_part_in_this_one(c
     assert table.begin_save() is None
 
 
-def test_the_text_is_put_together_in_the_writing_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_text_is_put_together_in_the_writing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = SubscriptionGroupManager(tmp_path / "config" / "groups.json", clock_ms=lambda: 0)
     manager.load()
     for number in range(100):

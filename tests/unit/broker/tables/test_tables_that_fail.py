@@ -165,9 +165,7 @@ async def test_a_topic_is_created_again_once_what_the_deleted_one_had_is_dropped
         async with trio.open_nursery() as nursery:
             nursery.start_soon(delete)
             await trio.testing.wait_all_tasks_blocked()
-            assert ("old", 0) in bench.broker.store.queues(), (
-                "the table is on disk before anything is dropped"
-            )
+            assert ("old", 0) in bench.broker.store.queues(), "the table is on disk before anything is dropped"
             nursery.start_soon(send)
             await trio.testing.wait_all_tasks_blocked()
             may_save.set()

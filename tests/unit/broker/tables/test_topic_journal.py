@@ -143,9 +143,7 @@ def test_a_kill_during_a_save_of_the_whole_file(tmp_path: Path) -> None:
     assert manager.has_journal
 
 
-def test_a_failed_line_is_followed_by_a_save_of_the_whole_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_line_is_followed_by_a_save_of_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "broker"
     manager = large(root)
     names = found(root, tmp_path / "copy")

@@ -78,9 +78,7 @@ def test_a_name_of_the_file_that_no_client_can_use_is_kept_and_listed(tmp_path: 
     """docs/migrate-rocketmq.md says so: an administrator has to see what to rename."""
     file = tmp_path / "config" / "topics.json"
     file.parent.mkdir()
-    file.write_text(
-        '{"topicConfigTable": {"orders.eu": {"readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}}'
-    )
+    file.write_text('{"topicConfigTable": {"orders.eu": {"readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}}')
     manager = opened(tmp_path)
     manager.create_on_send("mine")
     save_now(manager)
@@ -231,13 +229,7 @@ def test_queues_of_the_log_create_and_widen_topics(tmp_path: Path) -> None:
     last_ms = {("grown", 1): 900, ("grown", 3): 1001, ("shrunk", 3): 999, ("gone", 1): 5, ("empty", 0): -1}
     tables.adopt_queues([*last_ms, ("same", 1), ("SCHEDULE_TOPIC_XXXX", 99)], lambda *queue: last_ms[queue])
     found = {name: queues(tables.topics.get(name)) for name in ("grown", "shrunk", "same", "gone", "empty")}
-    assert found == {
-        "grown": (4, 4, 6),
-        "shrunk": (2, 2, 6),
-        "same": (2, 2, 6),
-        "gone": (2, 2, 6),
-        "empty": (1, 1, 6),
-    }
+    assert found == {"grown": (4, 4, 6), "shrunk": (2, 2, 6), "same": (2, 2, 6), "gone": (2, 2, 6), "empty": (1, 1, 6)}
     after = tables.topics.get("grown")
     assert after is not None
     assert after.generation == before.generation

@@ -104,10 +104,7 @@ def test_a_genuine_rocketmq_directory(tmp_path: Path) -> None:
     assert reput_store("verify", tmp_path).return_value == ExitCode.DONE
     lines = [json.loads(line) for line in reput_store("dump", tmp_path, "-O", "json").stdout.splitlines()]
     assert [line["kind"] for line in lines].count("record") == 7
-    assert (
-        reput_store("rebuild", tmp_path, "--queues", "--consume-queue-entries", 3).return_value
-        == ExitCode.DONE
-    )
+    assert reput_store("rebuild", tmp_path, "--queues", "--consume-queue-entries", 3).return_value == ExitCode.DONE
     exported = reput_store("export", tmp_path, "--topic", "T").stdout.splitlines()
     assert [json.loads(line)["body"] for line in exported] == ["m0", "m1", "m5", "m6"]
 
@@ -127,10 +124,7 @@ def test_export_to_a_file(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     done = reput_store("export", store, "--topic", "T", "--from", 29, "-o", target)
     assert done.return_value == ExitCode.DONE
-    assert [json.loads(line)["body"] for line in target.read_text().splitlines()] == [
-        "body-0058",
-        "body-0059",
-    ]
+    assert [json.loads(line)["body"] for line in target.read_text().splitlines()] == ["body-0058", "body-0059"]
     place = records_of(store)[0]
     flip_bit(place.path, place.body)
     damaged = reput_store("export", store, "--topic", "T", "-o", target)
@@ -143,9 +137,7 @@ def test_export_to_parquet_has_the_columns_of_spark(store: Path, tmp_path: Path)
     target = tmp_path / "out.parquet"
     done = reput_store("export", store, "--topic", "T", "-f", "parquet", "-o", target)
     assert done.return_value == ExitCode.DONE
-    everything = (
-        read_arrow(store, "T").read_all().sort_by([("queueId", "ascending"), ("queueOffset", "ascending")])
-    )
+    everything = read_arrow(store, "T").read_all().sort_by([("queueId", "ascending"), ("queueOffset", "ascending")])
     assert pq.read_table(target).equals(everything)
     place = records_of(store)[0]
     flip_bit(place.path, place.body)

@@ -100,22 +100,15 @@ def test_units_entries_and_tables(store: Path) -> None:
 
 def test_messages_come_queue_after_queue(store: Path) -> None:
     records = [record for record in exported(store) if isinstance(record, Record)]
-    assert [(record.queue_id, record.queue_offset) for record in records] == [
-        (q, n) for q in (0, 1) for n in range(30)
-    ]
+    assert [(record.queue_id, record.queue_offset) for record in records] == [(q, n) for q in (0, 1) for n in range(30)]
     assert [record.body for record in records[:3]] == [b"body-0000", b"body-0002", b"body-0004"]
 
 
 def test_a_part_by_queue_offset_or_by_time(store: Path) -> None:
-    part = [
-        record.queue_offset for record in exported(store, ExportRange(start=28)) if isinstance(record, Record)
-    ]
+    part = [record.queue_offset for record in exported(store, ExportRange(start=28)) if isinstance(record, Record)]
     assert part == [28, 29, 28, 29]
     timed = exported(store, ExportRange(start_ms=T0 + 700 * 3, stop_ms=T0 + 700 * 5))
-    assert sorted(record.body for record in timed if isinstance(record, Record)) == [
-        b"body-0002",
-        b"body-0003",
-    ]
+    assert sorted(record.body for record in timed if isinstance(record, Record)) == [b"body-0002", b"body-0003"]
 
 
 def test_a_damaged_message_is_never_returned(store: Path) -> None:

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.tools.dump import (
-    DumpRange,
-    ExportRange,
-    TopicExport,
-    dump_index,
-    dump_log,
-    dump_offsets,
-    dump_topics,
-)
+from reput_broker.tools.dump import DumpRange, ExportRange, TopicExport, dump_index, dump_log, dump_offsets, dump_topics
 from reput_broker.tools.repair import apply_repair
 from reput_broker.tools.repair_plan import plan_repair
 from reput_protocol.store.layout import Geometry, StoreLayout
@@ -52,10 +44,7 @@ def garble(root: Path, rng: random.Random) -> str:
         data.clear()
     elif how == "swap":
         other = rng.randrange(len(data) + 1)
-        data[at : at + count], data[other : other + count] = (
-            data[other : other + count],
-            data[at : at + count],
-        )
+        data[at : at + count], data[other : other + count] = (data[other : other + count], data[at : at + count])
     path.write_bytes(data)
     if how == "gone":
         path.unlink()

@@ -41,6 +41,4 @@ def test_a_file_that_is_there_twice_is_named(tmp_path: Path, directories: list[P
     shutil.copy(path, directories[0] / path.name)
     found = examine(tmp_path / "store", commit_log_dirs=directories)
     faults = [(fault.file, fault.reason) for fault in found.report.faults]
-    assert faults == [
-        (path, f"{directories[0]} has a file of that name too, and only one can be part of the log")
-    ]
+    assert faults == [(path, f"{directories[0]} has a file of that name too, and only one can be part of the log")]

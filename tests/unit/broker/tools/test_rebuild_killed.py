@@ -106,9 +106,7 @@ def test_a_queue_without_messages_keeps_its_end(
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
-    }
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("one_step", [True, False])

@@ -33,9 +33,7 @@ def in_parts(root: Path, **geometry: int) -> list[str]:
 
 
 def queue_files(root: Path) -> dict[str, bytes]:
-    return {
-        name: data for name, data in tree(root).items() if name.startswith(("consumequeue", "checkpoint"))
-    }
+    return {name: data for name, data in tree(root).items() if name.startswith(("consumequeue", "checkpoint"))}
 
 
 def plain(store: MessageStore) -> None:
@@ -59,9 +57,7 @@ def begun_again(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("make", [plain, expired, begun_again])
 @pytest.mark.parametrize("without_first", [False, True])
-def test_the_bytes_are_the_same(
-    tmp_path: Path, make: Callable[[MessageStore], None], without_first: bool
-) -> None:
+def test_the_bytes_are_the_same(tmp_path: Path, make: Callable[[MessageStore], None], without_first: bool) -> None:
     root = tmp_path / "store"
     store = opened(small_options(root))
     make(store)
@@ -74,9 +70,7 @@ def test_the_bytes_are_the_same(
     words = rebuild(found.layout, found.log.kept_end, [QueuesRebuild])
     made = in_parts(root)
     assert examine(root).report.is_clean
-    if (
-        make is not begun_again
-    ):  # both generations of a queue in one batch: what is made at once lacks units then
+    if make is not begun_again:  # both generations of a queue in one batch: what is made at once lacks units then
         assert made == words
         assert queue_files(root) == queue_files(other)
 

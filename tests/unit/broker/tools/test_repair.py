@@ -88,9 +88,7 @@ def test_a_damaged_body_ends_the_log_and_all_behind_it_is_kept(store: Path, numb
     _, result = repaired(store)
     assert result.end_offset == offset
     kept = result.side_directory / "commitlog"
-    cut = (
-        kept / f"{place.path.name}.from-{place.position}" if place.position else kept / place.path.name
-    ).read_bytes()
+    cut = (kept / f"{place.path.name}.from-{place.position}" if place.position else kept / place.path.name).read_bytes()
     assert damaged[place.position :].startswith(cut)
     assert not any(damaged[place.position + len(cut) :])
     for name, data in later.items():
@@ -207,9 +205,7 @@ def test_wrong_units_are_rebuilt(good: Path, store: Path) -> None:
     plan, _ = repaired(store)
     assert plan.truncation is None
     wanted = {name: found[0] for name, found in hashes(good).items() if name.startswith("consumequeue")}
-    assert {
-        name: found[0] for name, found in hashes(store).items() if name.startswith("consumequeue")
-    } == wanted
+    assert {name: found[0] for name, found in hashes(store).items() if name.startswith("consumequeue")} == wanted
 
 
 def index_files(root: Path) -> list[bytes]:
@@ -252,9 +248,7 @@ def test_with_the_log_the_index_is_cut(store: Path) -> None:
     assert examine(store).report.is_clean
 
 
-def test_killed_in_the_middle_the_same_repair_can_be_made_again(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_in_the_middle_the_same_repair_can_be_made_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = records_of(store)[40]
     flip_bit(place.path, place.body)
     without_mark(store)
@@ -368,9 +362,7 @@ def test_only_files_on_another_disk_are_copied(tmp_path: Path, monkeypatch: pyte
     assert not source.exists()
 
 
-def test_a_copy_is_on_the_disk_before_the_original_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_is_on_the_disk_before_the_original_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = tmp_path / "top"
     (top / "disk").mkdir(parents=True)
     (top / "disk" / "file").write_bytes(b"x" * 9000)

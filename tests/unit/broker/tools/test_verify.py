@@ -36,14 +36,10 @@ def test_a_good_directory_has_no_fault_and_keeps_every_byte(good: Path) -> None:
 
 
 # What is flipped in a record: byte from its start, and where the fault is reported, from its start.
-@pytest.mark.parametrize(
-    "field", ["size", "magic", "crc", "physical_offset", "body", "body_size", "topic_size"]
-)
+@pytest.mark.parametrize("field", ["size", "magic", "crc", "physical_offset", "body", "body_size", "topic_size"])
 @pytest.mark.parametrize("bit", [0, 5, 7])
 @pytest.mark.parametrize("which", [3, -1])
-def test_a_flipped_bit_of_a_record_is_named_by_its_record(
-    store: Path, field: str, bit: int, which: int
-) -> None:
+def test_a_flipped_bit_of_a_record_is_named_by_its_record(store: Path, field: str, bit: int, which: int) -> None:
     place = records_of(store)[which]
     at = {
         "size": place.position + 3,
@@ -105,9 +101,7 @@ def test_a_flipped_bit_of_a_unit_is_named_by_its_field(store: Path, field: str, 
     flip_bit(path, number % 10 * 20 + at, 2)
     shift = {"physical_offset": 0, "size": 8, "tags_code": 12}[field]
     found = examine(store)
-    assert ("queue", str(path.relative_to(store)), number % 10 * 20 + shift) in named(found), (
-        found.report.faults
-    )
+    assert ("queue", str(path.relative_to(store)), number % 10 * 20 + shift) in named(found), found.report.faults
 
 
 @pytest.mark.parametrize("at", range(72))
@@ -133,9 +127,7 @@ def test_tables_that_cannot_be_read_are_named_by_place(store: Path) -> None:
         ("offsets", "config/consumerOffset.json"),
     }
     assert all(
-        data.index(b'"perm"') - 3 <= position <= data.index(b'"perm"') + 8
-        for k, _, position in faults
-        if k == "topics"
+        data.index(b'"perm"') - 3 <= position <= data.index(b'"perm"') + 8 for k, _, position in faults if k == "topics"
     )
 
 

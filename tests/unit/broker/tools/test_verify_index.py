@@ -132,9 +132,7 @@ def test_a_key_that_is_not_in_the_index_is_named_by_its_record(store: Path) -> N
     fifth = whole[5]
     path = min((store / "index").iterdir())
     # entry 11 is the unique key of record 5: it names record 4 now
-    struct.pack_into(
-        ">q", data := bytearray(path.read_bytes()), 40 + 4 * SLOTS + 20 * 11 + 4, whole[4].position
-    )
+    struct.pack_into(">q", data := bytearray(path.read_bytes()), 40 + 4 * SLOTS + 20 * 11 + 4, whole[4].position)
     path.write_bytes(data)
     faults = named(examine(store))
     assert ("index", str(fifth.path.relative_to(store)), fifth.position) in faults

@@ -67,9 +67,7 @@ def test_damage_is_the_same_damage(sound: Path, tmp_path: Path, seed: int) -> No
 def plant(root: Path, rng: random.Random) -> None:
     """Damage one to four things, some of them near each other, and leave some directories as a kill does."""
     paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
-    by_kind = [
-        [path for path in paths if kind in path.parts] for kind in ("commitlog", "consumequeue", "index")
-    ]
+    by_kind = [[path for path in paths if kind in path.parts] for kind in ("commitlog", "consumequeue", "index")]
     for _ in range(rng.randint(1, 4)):
         path = rng.choice(rng.choice(by_kind))
         size = path.stat().st_size

@@ -44,9 +44,7 @@ def test_other_records_are_not_half_records() -> None:
         Record(record.topic, b"", properties=encode_properties(SENT)),
         Record(record.topic, b"", properties=encode_properties({"REAL_TOPIC": "t", "REAL_QID": "x"})),
         Record(record.topic, b"", properties=encode_properties({"REAL_TOPIC": "t", "REAL_QID": "-1"})),
-        Record(
-            record.topic, b"", properties=encode_properties({"REAL_TOPIC": "t", "REAL_QID": "9999999999"})
-        ),
+        Record(record.topic, b"", properties=encode_properties({"REAL_TOPIC": "t", "REAL_QID": "9999999999"})),
     ):
         assert half_message_of(wrong) is None
 

@@ -241,9 +241,7 @@ async def test_a_producer_that_reads_nothing_is_replaced_by_another(tmp_path: Pa
         assert (len(stuck.checks()), len(ready.checks())) == (0, 4)
 
 
-async def test_a_producer_that_reads_nothing_delays_only_the_checks_of_its_group(
-    tmp_path: Path,
-) -> None:
+async def test_a_producer_that_reads_nothing_delays_only_the_checks_of_its_group(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s", transactions={"check_max": 6}) as bench:
         await bench.create_topic("orders")
         stuck, ready = bench.client(), bench.client()
@@ -260,9 +258,7 @@ async def test_a_producer_that_reads_nothing_delays_only_the_checks_of_its_group
         stuck.is_full = False
         await stuck.heartbeat("stuck")
         await trio.sleep(30)
-        assert len(stuck.checks()) == 200, (
-            "what was not asked was not counted, but for one batch in each round"
-        )
+        assert len(stuck.checks()) == 200, "what was not asked was not counted, but for one batch in each round"
         assert counted(bench) == {}
 
 
@@ -286,9 +282,7 @@ async def test_one_asked_about_too_often_is_put_aside_exactly_once(tmp_path: Pat
 
 async def test_one_older_than_the_logs_files_get_is_put_aside(tmp_path: Path) -> None:
     options = {"check_max": 1000}
-    async with broker_bench(
-        tmp_path / "s", store={"file_reserved_time": "1h"}, transactions=options
-    ) as bench:
+    async with broker_bench(tmp_path / "s", store={"file_reserved_time": "1h"}, transactions=options) as bench:
         await bench.create_topic("orders")
         client = bench.client()
         await client.send_half("orders", b"old", born_timestamp=bench.now_ms + 3_700_000)
@@ -428,9 +422,7 @@ async def test_a_delay_counts_from_the_commit(tmp_path: Path) -> None:
         assert await bench.bodies("orders") == []
         await trio.sleep(0.2)
         assert await bench.bodies("orders") == [b"later"]
-        refused = await client.send(
-            "orders", b"x", {"TRAN_MSG": "true", "PGROUP": "g", "TIMER_DELAY_SEC": "99999999"}
-        )
+        refused = await client.send("orders", b"x", {"TRAN_MSG": "true", "PGROUP": "g", "TIMER_DELAY_SEC": "99999999"})
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL, "a delay that cannot be is refused at once"
 
 
@@ -447,9 +439,7 @@ async def test_a_commit_for_a_topic_that_was_deleted_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("wrong_ms", [-1_000_000_000, 1_000_000_000, -1 << 62, 1 << 62])
-async def test_a_producers_wrong_clock_ends_nothing_and_hurries_no_check(
-    tmp_path: Path, wrong_ms: int
-) -> None:
+async def test_a_producers_wrong_clock_ends_nothing_and_hurries_no_check(tmp_path: Path, wrong_ms: int) -> None:
     """The age counts from when the message was stored. By the producer's clock it could be put aside at once."""
     async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
@@ -492,9 +482,7 @@ async def _committed_after_restart(bench: BrokerBench, client: BenchClient) -> l
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-async def test_a_broker_killed_between_half_and_end_asks_after_its_start(
-    tmp_path: Path, is_confirmed: bool
-) -> None:
+async def test_a_broker_killed_between_half_and_end_asks_after_its_start(tmp_path: Path, is_confirmed: bool) -> None:
     """So does a new master that does not know yet which of its messages are confirmed."""
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
@@ -534,9 +522,7 @@ async def test_a_broker_killed_between_commit_and_op_message_commits_once(tmp_pa
         assert await _committed_after_restart(bench, client) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_broker_killed_in_the_middle_of_a_round_asks_about_the_latest_copy_only(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_killed_in_the_middle_of_a_round_asks_about_the_latest_copy_only(tmp_path: Path) -> None:
     """The copies are there, the progress is not saved, and no op message names the first ones."""
     async with orders(tmp_path) as (bench, client):
         await client.heartbeat("shop")
@@ -597,9 +583,7 @@ async def test_an_orderly_stop_leaves_nothing_to_look_for(tmp_path: Path) -> Non
         assert await op_bodies(bench) == [b"0,1,"]
 
 
-async def test_a_message_sent_back_is_not_taken_for_the_commit_of_the_first_message_of_the_log(
-    tmp_path: Path,
-) -> None:
+async def test_a_message_sent_back_is_not_taken_for_the_commit_of_the_first_message_of_the_log(tmp_path: Path) -> None:
     """The half message at log offset 0 is named by 0, and so is none: by messages that were sent back."""
     async with orders(tmp_path) as (bench, client):
         first = await client.send_half("orders", b"first")
@@ -711,10 +695,7 @@ async def test_a_message_that_waits_long_is_copied_before_a_start_would_have_to_
             await client.send("orders", bytes(50_000))
         await trio.sleep(100)
         first, copy = await bench.half_records()
-        added = {
-            "TRAN_PREPARED_QUEUE_OFFSET": "0",
-            "REPUT_HALF_STORED": str(first.store_timestamp_ms),
-        }
+        added = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "REPUT_HALF_STORED": str(first.store_timestamp_ms)}
         assert copy.property_map() == {**first.property_map(), **added}
         assert client.checks() == [], "that is no question"
         image = bench.killed(tmp_path / "image")

@@ -33,9 +33,7 @@ from support.stores import dispatch_all, opened, put, small_options
 class Broker:
     """A store of six files and its service."""
 
-    def __init__(
-        self, tmp_path: Path, needed_from: Callable[[], int | None] = lambda: None, **store: Any
-    ) -> None:
+    def __init__(self, tmp_path: Path, needed_from: Callable[[], int | None] = lambda: None, **store: Any) -> None:
         self.machine = FakeMachine()
         config = BrokerConfig(data_dir=tmp_path, store=store)
         self.config = config.store
@@ -137,9 +135,7 @@ def test_a_round_deletes_counts_and_says_so(broker: Broker) -> None:
     async def main() -> None:
         started = trio.current_time()
         await broker.service.clean()
-        assert trio.current_time() - started == pytest.approx(0.1 * 6), (
-            "a pause after each file, and after the queue"
-        )
+        assert trio.current_time() - started == pytest.approx(0.1 * 6), "a pause after each file, and after the queue"
 
     logs = run(main)
     assert len(store_files(broker.store)) == 1
@@ -261,9 +257,7 @@ def test_files_are_kept_until_dependent_state_is_saved(broker: Broker) -> None:
     assert len(store_files(broker.store)) == 1
 
 
-def test_a_deletion_that_the_disk_does_not_confirm_stops_puts(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deletion_that_the_disk_does_not_confirm_stops_puts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.expire()
 
     def fail(_fd: int) -> None:
@@ -293,9 +287,7 @@ def test_the_rules_are_those_of_the_configuration() -> None:
             "redelete_hanged_interval": "2s",
         }
     )
-    assert rules_of(config.store) == RetentionRules(
-        3_600_000, frozenset({0, 23}), 0.5, 0.6, 0.7, False, 3, 1000, 2000
-    )
+    assert rules_of(config.store) == RetentionRules(3_600_000, frozenset({0, 23}), 0.5, 0.6, 0.7, False, 3, 1000, 2000)
 
 
 @pytest.mark.parametrize(

@@ -26,5 +26,5 @@ class Migration(migrations.Migration):
                 ("error", models.TextField(blank=True, default="")),
             ],
             options={"verbose_name_plural": "outbox"},
-        ),
+        )
     ]

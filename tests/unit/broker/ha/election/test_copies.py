@@ -93,9 +93,7 @@ class Master:
     def waits(self, nursery: trio.Nursery) -> Client:
         """Have member 2 wait for news."""
         known = AwaitTableChangesHeader(2, known=self.heard(), confirm_offset=0, wait_ms=2000)
-        request, client = self.request(
-            RequestCode.AWAIT_TABLE_CHANGES, known.to_ext(HeaderType.JSON), 0, nursery
-        )
+        request, client = self.request(RequestCode.AWAIT_TABLE_CHANGES, known.to_ext(HeaderType.JSON), 0, nursery)
         if self.copies.wait(request) is not None:
             client.is_answered = True
         return client

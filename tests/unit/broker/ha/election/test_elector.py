@@ -42,9 +42,7 @@ class Reachable(OtherMembers):
     @property
     def addresses(self) -> dict[int, str]:
         member = self._member
-        return {
-            n + 1: f"{other.host}:10911" for n, other in member.group.members.items() if other is not member
-        }
+        return {n + 1: f"{other.host}:10911" for n, other in member.group.members.items() if other is not member}
 
     def own_log(self) -> OwnLog:
         return OwnLog("c", "b", self._member.epochs, 0, self._member.end, 1024)
@@ -54,9 +52,7 @@ class Reachable(OtherMembers):
         await trio.sleep(within_s if self.unreachable else 0.01)
         others = [self._member.group.members[number - 1] for number in addresses]
         return [
-            other.state()
-            for other in others
-            if not other.scope.cancel_called and other.number not in self.unreachable
+            other.state() for other in others if not other.scope.cancel_called and other.number not in self.unreachable
         ]
 
 
@@ -436,9 +432,7 @@ async def test_others_that_do_not_answer_delay_an_election_by_little(group: Grou
     assert group.master in (group[2], group[3])
 
 
-async def test_addresses_of_others_are_known_after_a_restart(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_addresses_of_others_are_known_after_a_restart(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     group.start()
     await trio.sleep(1)
     await group.copy_everything(2, 3)
@@ -527,9 +521,7 @@ async def test_a_master_whose_lease_has_ended_as_it_writes_its_record_again_is_a
     assert not group[1].leads
 
 
-async def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_otherwise(
-    group: Group,
-) -> None:
+async def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_otherwise(group: Group) -> None:
     group.start()
     await trio.sleep(1)
     await group.copy_everything(2, end=500)
@@ -769,9 +761,7 @@ async def test_a_hand_over_to_a_member_that_does_not_catch_up_is_given_up(group:
     assert group[1].elector.fence.refusal() is None
 
 
-async def test_a_hand_over_after_one_that_was_refused_keeps_the_tenure_for_its_successor(
-    group: Group,
-) -> None:
+async def test_a_hand_over_after_one_that_was_refused_keeps_the_tenure_for_its_successor(group: Group) -> None:
     group.start()
     await trio.sleep(1)
     await group.copy_everything(2, 3, end=500)
@@ -886,9 +876,7 @@ async def test_a_hand_over_is_refused_if_the_member_loses_what_it_had(group: Gro
     assert group[1].elector.fence.refusal() is None
 
 
-async def test_a_hand_over_whose_record_was_replaced_does_not_claim_that_nothing_changed(
-    group: Group,
-) -> None:
+async def test_a_hand_over_whose_record_was_replaced_does_not_claim_that_nothing_changed(group: Group) -> None:
     group.start()
     await trio.sleep(1)
     await group.copy_everything(2, end=500)

@@ -191,11 +191,7 @@ def test_an_address_that_is_silent_or_without_quorum_is_passed_over(gateway: Cal
     ("status", "value", "reason"),
     [
         (200, b"<html>", "not a group's"),
-        (
-            403,
-            {"error": "etcdserver: permission denied"},
-            "rejected with status 403: etcdserver: permission denied",
-        ),
+        (403, {"error": "etcdserver: permission denied"}, "rejected with status 403: etcdserver: permission denied"),
         (404, b"404 page not found", "rejected with status 404: 404 page not found"),
     ],
 )
@@ -203,17 +199,13 @@ def test_an_answer_that_is_no_record_is_named(
     gateway: Callable[[Reply], str], status: int, value: Any, reason: str
 ) -> None:
     if value == b"<html>":
-        value = {
-            "kvs": [{"key": "L3JlcHV0L2MvZy9ncm91cA==", "value": "PGh0bWw+"}]
-        }  # /reput/c/g/group: <html>
+        value = {"kvs": [{"key": "L3JlcHV0L2MvZy9ncm91cA==", "value": "PGh0bWw+"}]}  # /reput/c/g/group: <html>
     with pytest.raises(EngineUnavailable, match=reason):
         read(gateway(lambda *_: (status, value)))
 
 
 @pytest.mark.trio
-async def test_a_user_is_authenticated_again_when_the_token_has_ended(
-    gateway: Callable[[Reply], str],
-) -> None:
+async def test_a_user_is_authenticated_again_when_the_token_has_ended(gateway: Callable[[Reply], str]) -> None:
     tokens = iter(("first", "second"))
     valid: list[str] = []
 
@@ -247,9 +239,7 @@ async def test_a_keepalive_without_a_leader_of_etcd_is_no_lost_lease(gateway: Ca
     await one.close()
 
 
-@pytest.mark.parametrize(
-    ("lease", "transaction"), [({}, {}), ({"ID": "42"}, {}), ({"ID": "42"}, {"responses": [{}]})]
-)
+@pytest.mark.parametrize(("lease", "transaction"), [({}, {}), ({"ID": "42"}, {}), ({"ID": "42"}, {"responses": [{}]})])
 @pytest.mark.trio
 async def test_answers_that_are_not_those_of_etcd_are_named(
     gateway: Callable[[Reply], str], lease: dict[str, Any], transaction: dict[str, Any]

@@ -50,9 +50,7 @@ class ApiServer:
                     self._watch(name, int(query.get("resourceVersion", ["0"])[0]))
                     return
                 found = api.leases.get(url.path.removeprefix(COLLECTION + "/"))
-                self._answer(
-                    *((200, found) if found else (404, {"message": "leases not found", "code": 404}))
-                )
+                self._answer(*((200, found) if found else (404, {"message": "leases not found", "code": 404})))
 
             def do_POST(self) -> None:
                 lease = self._body()
@@ -145,9 +143,7 @@ def account(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def engine(
-    api: ApiServer, account: Path, *, group: str = "Broker_a", lease_s: float = 3.0
-) -> KubernetesEngine:
+def engine(api: ApiServer, account: Path, *, group: str = "Broker_a", lease_s: float = 3.0) -> KubernetesEngine:
     return KubernetesEngine(
         "ns",
         cluster="DefaultCluster",
@@ -188,9 +184,7 @@ async def test_one_of_two_takes_and_only_the_holder_writes(api: ApiServer, accou
 
 
 @pytest.mark.trio
-async def test_a_lease_ends_when_the_object_did_not_change_for_its_time(
-    api: ApiServer, account: Path
-) -> None:
+async def test_a_lease_ends_when_the_object_did_not_change_for_its_time(api: ApiServer, account: Path) -> None:
     one, two = engine(api, account, lease_s=1.0), engine(api, account, lease_s=1.0)
     record = await one.take(await one.read(), FIRST)
     assert record is not None
@@ -252,9 +246,7 @@ async def test_changes_whose_answers_are_lost_are_found(api: ApiServer, account:
 
 
 @pytest.mark.trio
-async def test_what_a_restored_server_has_forgotten_is_written_again_at_once(
-    api: ApiServer, account: Path
-) -> None:
+async def test_what_a_restored_server_has_forgotten_is_written_again_at_once(api: ApiServer, account: Path) -> None:
     one, two = engine(api, account), engine(api, account)
     first = await one.take(await one.read(), FIRST)
     assert first is not None
@@ -296,6 +288,4 @@ async def test_the_lease_of_another_group_is_refused(api: ApiServer, account: Pa
 def test_a_process_outside_of_a_pod_is_refused(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(EngineUnavailable, match="only by a broker in a pod"):
-        KubernetesEngine(
-            "ns", cluster="c", broker_name="b", lease_s=3.0, clock=time.monotonic, service_account=account
-        )
+        KubernetesEngine("ns", cluster="c", broker_name="b", lease_s=3.0, clock=time.monotonic, service_account=account)

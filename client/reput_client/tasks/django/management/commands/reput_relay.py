@@ -24,9 +24,7 @@ class Command(BaseCommand):
         """See Django."""
         add_backend(parser)
         parser.add_argument("--once", action="store_true", help="send what there is, and end")
-        parser.add_argument(
-            "--retry", action="store_true", help="first send rows again that the broker has rejected"
-        )
+        parser.add_argument("--retry", action="store_true", help="first send rows again that the broker has rejected")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """See Django."""
@@ -34,9 +32,7 @@ class Command(BaseCommand):
         relay = backend.relay()
         outbox = backend.configuration.outbox
         if relay is None or outbox is None:
-            raise CommandError(
-                f'the backend {backend.alias!r} has no outbox; set OPTIONS["outbox"] to a database'
-            )
+            raise CommandError(f'the backend {backend.alias!r} has no outbox; set OPTIONS["outbox"] to a database')
         if options["retry"]:
             self.stdout.write(f"{DjangoOutbox(outbox, backend.alias).retry()} rejected rows are sent again")
         try:
@@ -44,8 +40,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"{relay.send_all()} rows are sent")
                 return
             before = {
-                number: signal.signal(number, lambda *_: relay.stop())
-                for number in (signal.SIGTERM, signal.SIGINT)
+                number: signal.signal(number, lambda *_: relay.stop()) for number in (signal.SIGTERM, signal.SIGINT)
             }
             try:
                 relay.run()

@@ -29,14 +29,7 @@ from reput_client.tasks.django.interface import (
     task_finished,
     task_started,
 )
-from reput_client.tasks.django.stored_task import (
-    decode,
-    due,
-    encode,
-    encode_not_started,
-    error_of,
-    is_finished,
-)
+from reput_client.tasks.django.stored_task import decode, due, encode, encode_not_started, error_of, is_finished
 from reput_client.transport.backoff import Backoff
 from reput_protocol.errors import BrokerError, InvalidMessage, MessageRefused, ReputError
 
@@ -60,9 +53,7 @@ class Worker:
         queues: names, all of them valid for the backend.
     """
 
-    def __init__(
-        self, backend: ReputBackend, queues: Collection[str], *, concurrency: int, invisible_s: float
-    ) -> None:
+    def __init__(self, backend: ReputBackend, queues: Collection[str], *, concurrency: int, invisible_s: float) -> None:
         self._backend = backend
         self._queues = queues
         self._concurrency = concurrency
@@ -178,12 +169,7 @@ class Worker:
     def _run(self, result: TaskResult) -> None:
         sender = type(self._backend)
         now = timezone.now()
-        _change(
-            result,
-            status=TaskResultStatus.RUNNING,
-            started_at=result.started_at or now,
-            last_attempted_at=now,
-        )
+        _change(result, status=TaskResultStatus.RUNNING, started_at=result.started_at or now, last_attempted_at=now)
         result.worker_ids.append(self.id)
         # It is only information, which may be lost with the broker's machine.
         self._save_result(result, ack="page_cache")
@@ -196,9 +182,7 @@ class Worker:
         except BaseException as error:
             self._finish_failed(result, error)
             return
-        _change(
-            result, _return_value=returned, finished_at=timezone.now(), status=TaskResultStatus.SUCCESSFUL
-        )
+        _change(result, _return_value=returned, finished_at=timezone.now(), status=TaskResultStatus.SUCCESSFUL)
         try:
             self._save_result(result)
         except ReputError as error:
@@ -270,10 +254,7 @@ class Command(BaseCommand):
             help="a queue to receive; may be repeated; by default all QUEUES of the backend",
         )
         parser.add_argument(
-            "--concurrency",
-            type=int,
-            default=1,
-            help="how many tasks run at a time, each in a thread (default: 1)",
+            "--concurrency", type=int, default=1, help="how many tasks run at a time, each in a thread (default: 1)"
         )
         parser.add_argument(
             "--invisible",
@@ -282,18 +263,14 @@ class Command(BaseCommand):
             metavar="SECONDS",
             help="after how long another worker gets the tasks of one that was killed (default: 60)",
         )
-        parser.add_argument(
-            "--no-relay", action="store_true", help="leave the outbox to manage.py reput_relay"
-        )
+        parser.add_argument("--no-relay", action="store_true", help="leave the outbox to manage.py reput_relay")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """See Django."""
         backend = selected_backend(options["backend"])
         queues = options["queues"] or sorted(backend.queues)
         if not queues:
-            raise CommandError(
-                "name the queues with --queue: the backend has QUEUES = [], which is any queue"
-            )
+            raise CommandError("name the queues with --queue: the backend has QUEUES = [], which is any queue")
         unknown = [queue for queue in queues if backend.queues and queue not in backend.queues]
         if unknown:
             raise CommandError(
