@@ -98,7 +98,7 @@ def content_of(body: Buffer, properties: bytes, *, is_copy: bool = False) -> Con
 
 
 def _delay_of(units: Iterable[bytes]) -> bytes:
-    """Return the requested delay, in the broker's order of precedence (`delay_redirects.py`)."""
+    """Return the requested delay, in the broker's order of precedence (`delay.delayed_record`)."""
     found = dict(unit.split(b"\x01", 1) for unit in units if b"\x01" in unit)
     if (number_of(found.get(_DELAY)) or 0) > 0:
         return b"%s %s" % (_DELAY, found[_DELAY])

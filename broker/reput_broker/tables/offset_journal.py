@@ -225,7 +225,7 @@ class OffsetJournal:
         if self._torn:
             raise JournalWriteFailed(self.path, None)
         try:
-            os.fspath(self.path)  # which checks that the journal is still there (checked_path.py)
+            os.fspath(self.path)  # which checks that the journal is still there (store/opening/lock.py)
             written = os.write(self._fd, records)
             if written != len(records):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

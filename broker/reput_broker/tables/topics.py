@@ -628,7 +628,7 @@ class TopicJournal:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._fd = os.open(self.path, flags, 0o644)
                 os.ftruncate(self._fd, self.size)  # of a line that a kill has left
-            os.fspath(self.path)  # which checks that the directory is still this broker's (checked_path.py)
+            os.fspath(self.path)  # which checks that the directory is still this broker's (opening/lock.py)
             if os.write(self._fd, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             sync_data(self._fd)

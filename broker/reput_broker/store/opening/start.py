@@ -1,8 +1,8 @@
 """Open a store directory: load its files, find the end of the log, complete the queues.
 
     1  load files, queues, checkpoint and marks; refuse files that are not supported
-    2  find where the valid records of the log end (log_end.py), compare them with their queues,
-       refuse damage, find missing queue entries (judgement.py); changes nothing
+    2  find where the valid records of the log end, compare them with their queues, refuse damage,
+       find missing queue entries (judgement.py); changes nothing
     3  create and lock what is missing (lock.py; refused if another store was faster), create
        `abort`, truncate the torn tail, sync what may not be synced, delete incomplete index files
     4  dispatch the records whose queue entries are missing or uncertain

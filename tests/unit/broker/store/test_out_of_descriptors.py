@@ -1,6 +1,6 @@
 """No file can be opened for a while: nothing fails permanently, and postponed work is done afterwards.
 
-How the log's own files are made then is in `test_file_maker.py`.
+How the log's own files are made then is in `test_log_directories.py`.
 """
 
 from __future__ import annotations
