@@ -403,6 +403,20 @@ def test_offsets_that_were_lost_while_a_member_asked_for_them(story: Story) -> N
     assert "duplicate" not in story.broken()
 
 
+def test_offsets_that_were_lost_while_the_answer_to_a_commit_was_on_its_way(story: Story) -> None:
+    """The member was suspended: the master that had answered died before the answer was read."""
+    place = {"group": terms.SHARED, "topic": terms.ORDERS, "queue": 0}
+    story.put("a-o1")
+    story.take("m1", 0)
+    story.handle("m1", "a-o1")
+    asked = story.note("m1", "commit", offset=1, **place)
+    story.note("b2", "may-lose", levels=["offsets"])
+    story.note("m1", "committed", offset=1, asked=asked, **place)
+    story.note("runner", "broker-down", how="failover")
+    _twice(story)
+    assert "duplicate" not in story.broken()
+
+
 def test_a_message_whose_member_was_killed_before_it_had_committed(story: Story) -> None:
     story.put("a-o1")
     story.handle("m1", "a-o1")

@@ -49,13 +49,15 @@ class Reasons:
         self.violations: list[Violation] = []
         self._facts = facts
         self._holdings = Holdings(facts)
-        self._committed: dict[tuple[str, QueueKey], list[tuple[float, int]]] = defaultdict(list)
+        self._committed: dict[tuple[str, QueueKey], list[tuple[float, float, int]]] = defaultdict(list)
+        """When each commit was asked for, when its answer was read, which can be long after, and its offset."""
         self._committers: dict[tuple[str, str, QueueKey], list[tuple[float, int]]] = defaultdict(list)
         self._leaving: dict[str, float] = {}
         for event in facts.events:
             if event.what == "committed":
                 queue = (event["topic"], event["queue"])
-                self._committed[event["group"], queue].append((event.at, event["offset"]))
+                asked = event.get("asked", event.at)
+                self._committed[event["group"], queue].append((asked, event.at, event["offset"]))
                 self._committers[event.who, event["group"], queue].append((event.at, event["offset"]))
             elif event.what == "leaving":
                 self._leaving[event.who] = event.at
@@ -121,9 +123,9 @@ class Reasons:
         return any(
             offset > first.offset
             and first.begun < at <= asked
-            and not self._facts.may_have_lost("offsets", at, answered)
+            and not self._facts.may_have_lost("offsets", asked_for, answered)
             and not self._facts.is_overruled(at)
-            for at, offset in self._committed[first.group, first.queue]
+            for asked_for, at, offset in self._committed[first.group, first.queue]
         )
 
     def _in_flight(self, held: Holding, deliveries: list[Delivery]) -> bool:
