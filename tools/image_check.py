@@ -384,6 +384,9 @@ def _finish(not_run: list[str], status: int) -> int:
 def check_spark_image(engine: Engine, repository: Path, base: str) -> Iterator[str]:
     """Build the target and archive a topic twice; yields the steps that have passed.
 
+    The container is confined like the broker's. It shares the machine's network and keeps the archive on its volume;
+    the second run must have nothing to copy.
+
     Raises:
         CheckFailed: a job did not exit with 0, or did not copy all messages.
         EngineError: the target could not be built or started.

@@ -21,8 +21,8 @@ def patch_block(
     """Write the broker's fields into a block that passed `check_put_block`: the `size` bytes at `start` of `buffer`.
 
     Record i gets queue offset `first_queue_offset + i` and its physical offset in a block at `first_physical_offset`.
-    Both hosts have 8 bytes (see `host.born_host_bytes`). No length changes. May be repeated with other values, for
-    example after the block had to move to the next file.
+    Both hosts have 8 bytes (see `message_id.born_host_bytes`). No length changes. May be repeated with other values,
+    for example after the block had to move to the next file.
     """
     assert len(born_host) == len(store_host) == 8, "records of a block hold IPv4 hosts"
     stop = len(buffer) if size is None else start + size

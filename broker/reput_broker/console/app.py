@@ -37,9 +37,6 @@ from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
 from reput_protocol.rights import Kind, Right
 
-log = structlog.get_logger(__name__)
-
-
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response

@@ -134,10 +134,11 @@ def _numbered(route: Route, number: int, broker_name: str) -> MessageQueue:
 
 
 class FaultIsolation:
-    """The brokers that do not answer, or answer slowly, by name.
+    """The brokers that do not answer, or answer slowly, by name (RocketMQ: MQFaultStrategy, LatencyFaultToleranceImpl).
 
-    A broker that did not take a message is left out for half a second, each time in a row for twice as long, up to 10
-    s. After that one send tries it, and the others leave it out for another second.
+    Only sends whose queue the producer chooses leave brokers out, and only while another broker is left. A broker that
+    did not take a message is left out for half a second, each time in a row for twice as long, up to 10 s. After that
+    one send tries it, and the others leave it out for another second.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:

@@ -176,8 +176,8 @@ class Avro(Registered[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         # With the text, since another machine may not have the file.
         text = None if self._given is None else json_text(self._given)
-        anew = partial(Avro, text, registry=self._registry, subject=self._subject, register=self._register)
-        return anew, ()
+        remade = partial(Avro, text, registry=self._registry, subject=self._subject, register=self._register)
+        return remade, ()
 
 
 class _ToLatest(Avro):

@@ -56,7 +56,7 @@ class Json(Registered[V]):
         super().__init__(registry, subject, register)
         if register and kind is None:
             raise ValueError("register=True needs kind, whose schema it registers")
-        self._anew = partial(Json, kind, registry=registry, subject=subject, register=register)
+        self._remade = partial(Json, kind, registry=registry, subject=subject, register=register)
         self._kind = kind
         self._is_model = hasattr(kind, "model_validate_json")  # of pydantic, which need not be installed
         self._decode = (
@@ -104,4 +104,4 @@ class Json(Registered[V]):
         return Schema("JSON", json_text(schema))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._anew, ()
+        return self._remade, ()

@@ -62,7 +62,7 @@ class Protobuf(Registered[M]):
         register: bool = False,
     ) -> None:
         super().__init__(registry, subject, register)
-        self._anew = partial(Protobuf, kind, registry=registry, subject=subject, register=register)
+        self._remade = partial(Protobuf, kind, registry=registry, subject=subject, register=register)
         self._kind = kind
         self._indexes = encode_indexes(_path(kind.DESCRIPTOR))
 
@@ -102,7 +102,7 @@ class Protobuf(Registered[M]):
         return _schema_of(self._kind.DESCRIPTOR.file, self._registry, self._register)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._anew, ()
+        return self._remade, ()
 
 
 def _path(message: Descriptor) -> list[int]:

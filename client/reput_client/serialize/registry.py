@@ -102,7 +102,7 @@ class SchemaRegistry:
         if credentials is not None and parts.scheme == "http" and not local:
             raise ValueError(f"credentials would be sent unencrypted to {parts.hostname}; use https:")
         self.url = url.rstrip("/")
-        self._anew = partial(SchemaRegistry, url, credentials=credentials, tls=tls, timeout_s=timeout_s)
+        self._remade = partial(SchemaRegistry, url, credentials=credentials, tls=tls, timeout_s=timeout_s)
         self._host = parts.hostname
         self._encrypted = parts.scheme == "https"
         self._port = parts.port or (443 if self._encrypted else 80)
@@ -218,7 +218,7 @@ class SchemaRegistry:
         return response.status, data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._anew, ()
+        return self._remade, ()
 
 
 def _format(serialized: bool) -> str:

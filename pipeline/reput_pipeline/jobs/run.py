@@ -132,7 +132,7 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, TlsRefused):
         error = with_tls_options(error)
     for kind in type(error).__mro__:
-        if kind.__name__ in _CODES_HERE:
+        if kind.__name__ in _CODES_HERE and kind.__module__.startswith("reput_"):
             return Failure(_CODES_HERE[kind.__name__], str(error))
     return _remote_failure(error)
 

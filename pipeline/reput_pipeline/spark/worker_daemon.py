@@ -3,7 +3,8 @@
 A worker whose socket the JVM has closed, at the end of a session or of planning, tries to report that to the JVM. A
 Unix socket, which `make_session` uses, refuses with BrokenPipeError, which PySpark's daemon prints. Here such a worker
 just ends. Spark starts this module by the setting `spark.python.daemon.module` for the tasks of queries, and its own
-daemon, whatever that says, for workers that plan them: these call `end_quietly`.
+daemon, whatever that says, for workers that plan them: these call `end_quietly`. What a worker does for each of its
+tasks is here too (`begin_task`, `TaskOf`).
 """
 
 from __future__ import annotations

@@ -704,7 +704,7 @@ def batch_to_block(
     body_bytes_max: cython.Py_ssize_t,
     properties_bytes_max: cython.Py_ssize_t,
 ) -> tuple[bytearray, int] | None:
-    """Return records for the units of a client's batch (`client_batch`); None if a unit is invalid.
+    """Return records for the units of a client's batch (`record.put_block`); None if a unit is invalid.
 
     Args:
         magic, topic: of all records; the topic with its length field.

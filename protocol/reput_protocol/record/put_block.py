@@ -216,7 +216,7 @@ def records_of_batch(
     limits: BlockLimits,
     unusual: Sequence[bytes] = (),
 ) -> tuple[bytearray, BlockCheck] | None:
-    """Return the records of a batch back to back; None if it is malformed (`client_batch.decode_batch` has the reason).
+    """Return the records of a batch back to back; None if it is malformed (`decode_batch` has the reason).
 
     The broker's fields are zero (see `kernel.records.patch_block`); the properties are those of the units.
 

@@ -51,7 +51,7 @@ class LogBatch:
         return self.table[POSITION - WIDTH] + self.table[SIZE - WIDTH]
 
     def column(self, number: int) -> array[int]:
-        """Return one number of every record, by its place in `record.row`."""
+        """Return one number of every record, by its place in `record.scan`."""
         return self.table[number::WIDTH]
 
     def topic(self, row: int) -> bytes:

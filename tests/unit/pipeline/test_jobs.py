@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from reput_broker.background import BackgroundBroker
 from reput_cli.root import root
+from reput_client import errors
 from reput_client.errors import BrokerNotFound, NotAStore
 from reput_pipeline.jobs import JOBS, report, run
 from reput_pipeline.jobs.report import HOUR_MS, Figures, Page, Series, page_of, step_ms
@@ -74,6 +75,10 @@ class PythonException(Exception):
     """As PySpark calls it."""
 
 
+class NotFound(Exception):
+    """As an error of ours is called, and of other libraries too."""
+
+
 @pytest.mark.parametrize(
     ("error", "code", "text", "argument"),
     [
@@ -84,6 +89,8 @@ class PythonException(Exception):
         (GroupNotFound(ErrorCode.NO_GROUP, "no group"), ExitCode.NOT_FOUND, "no group", None),
         (NotAStore("/x", "there is none"), ExitCode.NOT_FOUND, "/x is not a store", None),
         (DamagedStore("/x at byte", 3, "bad"), ExitCode.DAMAGE, "/x at byte 3: bad", None),
+        (errors.DamagedStore("/x at byte", 3, "bad"), ExitCode.DAMAGE, "/x at byte 3: bad", None),
+        (NotFound("of another library"), ExitCode.FAILED, "of another library", None),
         (PythonException(STREAM), ExitCode.NOT_FOUND, "topic 'a' is not here", None),
         (PythonException(REMOTE), ExitCode.DAMAGE, "/s/commitlog/0 at byte 17: BODYCRC is 1", None),
         (BrokerNotFound("", ""), ExitCode.CANNOT_CONNECT, "no master of any broker is known", None),

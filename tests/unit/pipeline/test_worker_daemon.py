@@ -23,8 +23,6 @@ from reput_pipeline.spark import worker_daemon
 from reput_pipeline.spark.session import LOCAL_DEFAULTS
 from reput_pipeline.spark.worker_daemon import TaskOf, begin_task
 
-pytest.importorskip("pyspark")
-
 
 def is_alive(process_id: int) -> bool:
     try:
@@ -72,6 +70,7 @@ def ended(module: str, directory: Path, worker_module: str, tasks: int = 0) -> s
 
 
 def test_a_worker_with_a_closed_socket_ends_without_a_traceback() -> None:
+    pytest.importorskip("pyspark")
     with tempfile.TemporaryDirectory() as directory:  # the path of a socket may have 107 bytes
         module = LOCAL_DEFAULTS["spark.python.daemon.module"]
         # Any worker will do; this one is quickly imported.
@@ -80,6 +79,7 @@ def test_a_worker_with_a_closed_socket_ends_without_a_traceback() -> None:
 
 def test_a_worker_that_has_planned_a_query_ends_without_a_traceback() -> None:
     """It is one of Spark's own daemon, to which the setting of another one does not apply."""
+    pytest.importorskip("pyspark")
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "pyspark_planner.py").write_text(_PLANNER)
         assert ended("pyspark.daemon", Path(directory), "pyspark_planner", tasks=1) == ""

@@ -10,7 +10,7 @@ there.
 
 What is left of a file that could not be created must not remain next to the one created elsewhere. It is removed
 durably, at the latest before the next file is created in that directory. Until then the next start recognises it
-because it holds only zeros (`file_names.list_files_of`).
+because it holds only zeros (`file_io.list_files_of`).
 """
 
 from __future__ import annotations
