@@ -175,8 +175,9 @@ class Clients:
 
     def wake(self, child: Child) -> None:
         """Resume a process."""
-        child.process.send_signal(signal.SIGCONT)
+        # First: on a busy machine it acts before a later note is made.
         self.recorder.note("go-on", process=child.name)
+        child.process.send_signal(signal.SIGCONT)
         child.is_stopped = False
 
     def watch_for_failures(self) -> None:
