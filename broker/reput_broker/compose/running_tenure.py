@@ -1,5 +1,4 @@
-"""The broker in one role, from opening the store to closing it: `run` has the order. What a slave has and a master has
-not.
+"""The broker in one role, from opening the store to closing it (`run` has the order), and what only a slave has.
 
 A change of role closes everything and opens it again in the new role, over the same sockets. There is no other way from
 one role to another, so that a broker that has changed its role is like one that has just started in it.

@@ -1,5 +1,4 @@
-"""The live numbers: samples of the history, streamed to all open pages; and figures as plots show them; answers that
-pages share.
+"""What pages show of the history: live numbers, streamed to all open pages, plots, and answers that pages share.
 
 Nothing here depends on the number of topics, groups or queues, and an event is encoded once for all pages.
 """
@@ -141,7 +140,6 @@ def _event(name: str, data: Any) -> bytes:
 class SharedAnswers:
     """Computes answers, each once at a time, and keeps them for a moment, so that ten browsers that poll a page cost as
     much as one.
-
 
     Args:
         at_once: how many are computed at the same time.

@@ -11,7 +11,7 @@ It keeps its properties and gets these:
     SEND_BACK_ID        the record returned last, and the request's id if any (`SendBackKey`)
     RETRY_REASON        why the consumer returned it (only our client tells)
     DLQ_REASON          why it is a dead letter: max_reconsume_times, consumer, ordered or expired
-    EXPIRES_AT_MS       when it expires, in place of its time to live (`record.expiry`); a dead letter has neither
+    EXPIRES_AT_MS       when it expires, in place of its time to live (`record.delays`); a dead letter has neither
 
 Producers leave room in the properties for what the broker adds (`SENT_PROPERTIES_BYTES_MAX`). Messages in a log that an
 earlier version or RocketMQ wrote may have longer properties: these lose what is needed least (`fitted_properties`),

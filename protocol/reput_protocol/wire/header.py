@@ -1,7 +1,7 @@
 """The header of a frame as a value, independent of its encoding.
 
 `frames` encodes and decodes its three forms. The fields of one request, with their types, are a
-`commands.header.CommandHeader`: what `ext` has.
+`commands.base.CommandHeader`: what `ext` has.
 """
 
 from __future__ import annotations

@@ -411,7 +411,7 @@ class ConsumeQueue:
     def offset_by_timestamp(
         self, timestamp_ms: int, boundary: Boundary, store_time_of: StoreTimeOf, min_physical_offset: int = 0
     ) -> int:
-        """Return the queue offset for a store time; see `offset_by_timestamp`."""
+        """Return the queue offset for a store time; see the function `offset_by_timestamp` of this module."""
         while True:
             first_start = self._files.first_start
             try:

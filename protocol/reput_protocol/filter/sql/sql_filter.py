@@ -510,8 +510,6 @@ _outcomes: dict[str, SqlFilter | FilterSyntaxError] = {}
 
 
 def _compiling(expression: str) -> Generator[None, None, SqlFilter | FilterSyntaxError]:
-    from reput_protocol.filter.sql.sql_filter import parsing
-
     try:
         check_size(expression)
         root = yield from parsing(expression)
