@@ -35,6 +35,8 @@ HEAD_NAMES: Final = frozenset(
 """Who imports one of these reads the head of a record."""
 LAYOUT: Final = "reput_protocol.record.layout"
 TRIES: Final = 9
+PAUSE_S: Final = 0.02
+"""Between two tries; a client looks at a connection that was idle for longer before it uses it again."""
 
 
 @dataclass
@@ -199,7 +201,7 @@ async def _fewest(work: Callable[[], Awaitable[Any]]) -> _Calls:
         finally:
             sys.setprofile(None)
         counted.append(calls)
-        await trio.sleep(0.05)
+        await trio.sleep(PAUSE_S)
     return min(counted, key=lambda calls: calls.by_function.total())
 
 
