@@ -6,7 +6,6 @@ threads run inline (`tasks.run_by_the_clock` sees to that), and the wall clock i
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -36,6 +35,7 @@ from reput_protocol.record.record import Record, decode_record
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
 from support.inside import parts_of, storage_of
 from support.member_fakes import FakeClient
+from support.stores import copied_as_killed
 
 T0 = 1_700_000_000_000
 SMALL_STORE = {"commit_log_file_size": "1MiB", "consume_queue_entries": 1000, "index_slots": 100, "index_entries": 1000}
@@ -275,8 +275,7 @@ class BrokerBench:
 
     def killed(self, image: Path) -> Path:
         """The directory as `kill -9` leaves it at this moment; the broker itself continues."""
-        shutil.copytree(self.broker.config.data_dir, image)
-        return image
+        return copied_as_killed(self.broker.config.data_dir, image)
 
 
 @asynccontextmanager

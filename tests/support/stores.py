@@ -130,9 +130,16 @@ def check_ext_entries(store: MessageStore) -> None:
 
 def killed(store: MessageStore, image: Path) -> StoreOptions:
     """The directory as `kill -9` leaves it at this moment, copied; the store itself continues."""
-    source = store.options.data_dir
-    shutil.copytree(source, image)
-    return replace(store.options, data_dir=image)
+    return replace(store.options, data_dir=copied_as_killed(store.options.data_dir, image))
+
+
+def copied_as_killed(directory: Path, image: Path) -> Path:
+    """Copy a directory whose threads go on: first the checkpoint, which must claim no more than other files have."""
+    image.mkdir(parents=True)
+    if (directory / "checkpoint").exists():
+        shutil.copy2(directory / "checkpoint", image)
+    shutil.copytree(directory, image, ignore=shutil.ignore_patterns("checkpoint"), dirs_exist_ok=True)
+    return image
 
 
 class SyncRecorder:
