@@ -1,4 +1,4 @@
-"""How clients encrypt their connections, whom they trust, and the user whose requests they send.
+"""How clients encrypt their connections, which authorities they trust, and the user whose requests they send.
 
 The user is given by the application, or found in the environment: `REPUT_USER` names it, `REPUT_SECRET_FILE` a file
 with its secret; `REPUT_SECRET` holds the secret itself. `REPUT_ROCKETMQ_SIGNATURES` is

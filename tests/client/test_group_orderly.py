@@ -53,7 +53,7 @@ async def test_queues_are_locked_before_they_are_read_and_freed_at_the_end(face:
     assert codes.index(LOCK) < codes.index(RequestCode.QUERY_CONSUMER_OFFSET)
     assert codes.index(LOCK) < codes.index(RequestCode.PULL_MESSAGE)
     unlock = codes.index(RequestCode.UNLOCK_BATCH_MQ)
-    assert RequestCode.UPDATE_CONSUMER_OFFSET not in codes[unlock:], "whoever comes next reads what is committed"
+    assert RequestCode.UPDATE_CONSUMER_OFFSET not in codes[unlock:], "the next owner reads what is committed"
 
 
 @scenario

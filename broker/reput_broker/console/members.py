@@ -256,8 +256,7 @@ class AskedCluster:
     async def admin(self, member: Member) -> Admin:
         """Return a client of another broker, which connects when it is entered."""
         from reput_broker.console.own_client import member_admin
-        from reput_client.security import TLS
-        from reput_protocol.wire.signature import Credentials
+        from reput_client.security import TLS, Credentials
 
         user, options = self._user, self._config.tls
         credentials = None

@@ -126,7 +126,7 @@ class Membership:
         for name, data in {data.group_name: data for data in consumers}.items():
             after += size_of(data) - consuming.get(name, 0)
         for name in set(producers) - producing.keys():
-            after += _PRODUCER_BYTES + len(name)
+            after += _producer_bytes(name)
         if after <= before:
             return
         self._check_size(after)
@@ -269,6 +269,11 @@ class _Producers:
         self.next = 0
 
 
+def _producer_bytes(group: str) -> int:
+    """Return the approximate size of a client's entry for a producer group."""
+    return _PRODUCER_BYTES + len(group)
+
+
 class ProducerGroups:
     """The clients of each producer group, which transactions are checked with (RocketMQ: ProducerManager)."""
 
@@ -283,7 +288,7 @@ class ProducerGroups:
         if producers is None:
             producers = self._groups[group] = _Producers(group)
         if channel not in producers.last_heard:
-            size = channel.producer_groups[producers.name] = _PRODUCER_BYTES + len(group)
+            size = channel.producer_groups[producers.name] = _producer_bytes(group)
             self.held_bytes += size
         producers.last_heard[channel] = now
 

@@ -100,9 +100,11 @@ class BlockSender:
 
     def link(self, broker_name: str) -> Link:
         """Return the link to a broker."""
-        link = self._links[broker_name] = self._links.get(broker_name) or Link(
-            self._session, self._putter, self._faults, broker_name, self._news, self._new_backoff(), self._presence
-        )
+        link = self._links.get(broker_name)
+        if link is None:
+            link = self._links[broker_name] = Link(
+                self._session, self._putter, self._faults, broker_name, self._news, self._new_backoff(), self._presence
+            )
         return link
 
     def choose(self, route: Route, choice: QueueChoice) -> MessageQueue:
@@ -147,8 +149,7 @@ class BlockSender:
 
     def add(self, block: OutgoingBlock, now: float | None = None) -> None:
         """Seal a block and queue it on its link."""
-        name = block.queue.broker_name
-        link = self._links.get(name) or self.link(name)
+        link = self.link(block.queue.broker_name)
         if self._session.closed:
             block.finish(None, ClientClosed("the producer was closed before the message was sent"))
             self._finished([block])

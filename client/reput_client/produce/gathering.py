@@ -244,8 +244,7 @@ class Gathering:
     ) -> PostedMessage:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
-        if self._closed:
-            raise ClientClosed
+        self._check_open()
         text, size = accumulator.measure(message)
         now = session.runtime.now()
         deadline = now + terms.timeout_s

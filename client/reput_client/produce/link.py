@@ -126,16 +126,15 @@ class Link:
 
     def send(self, now: float) -> bool:
         """Send what can leave now; return whether everything sent is written."""
-        address = self._session.brokers.masters.get(self._broker_name)
-        if address is None:
+        connection = self._connection
+        if connection is None:
             return True
-        connection = self._session.connection_to(address)
         if self.waiting and not self.is_away and connection.usable():
             self._start(connection, now)
         return connection.flush_now()
 
     def _start(self, connection: BrokerConnection, now: float) -> None:
-        if connection.broker is not None and not connection.is_of(self._broker_name):
+        if not connection.is_of(self._broker_name):
             self._failure = BrokerNotFound(self._broker_name, self.waiting[0].queue.topic)
             return
         held_up: set[MessageQueue] = set()

@@ -498,8 +498,6 @@ class BrokerConnection:
         """Write what the system takes without waiting; return whether nothing is left that no caller is writing."""
         if not self._writing and self._wire is not None:
             self._write_some(self._wire)
-        if self._secured is None:
-            return self._writing or not self._out
         return not self.has_unwritten
 
     def _write_some(self, sock: socket.socket | TlsSocket) -> bool:

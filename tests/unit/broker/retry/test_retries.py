@@ -166,7 +166,7 @@ async def test_invalid_send_backs_are_refused_with_rocketmqs_codes(tmp_path: Pat
             assert (await client.send_back(record, "billing")).code == ResponseCode.SYSTEM_ERROR
         half = await client.send_half("orders", b"undecided")
         record.physical_offset = half.physical_offset
-        assert (await client.send_back(record, "billing")).code == ResponseCode.SYSTEM_ERROR, "nobody was given it"
+        assert (await client.send_back(record, "billing")).code == ResponseCode.SYSTEM_ERROR, "no client was given it"
         topic = bench.tables.topics.get(RETRY)
         assert topic is not None
         topic.perm = 4
